@@ -1,11 +1,11 @@
-//! Files that are whole or not there, whenever the power goes.
+//! Writes files so that they are complete or missing, even after a power failure.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::Path;
 
-/// Puts `bytes` in the place of the file, for its owner only. The directory is made if it is missing.
+/// Replaces the file by `bytes`, readable for its owner only. The directory is created if it is missing.
 pub fn replace_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let dir = directory(path)?;
     let mut name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_owned();
@@ -21,9 +21,9 @@ pub fn replace_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
     })
 }
 
-/// A new file, or the old one over; not atomic.
+/// Creates or replaces the file; not atomic.
 pub fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    // A file of another mode or owner that stands in the way would keep them.
+    // An existing file would keep its mode and owner, so it is removed first.
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}

@@ -1,12 +1,12 @@
-//! The connection to the API server, whatever becomes of it.
+//! The connection to the API server, and its replacement when the kubeconfig or a certificate changes.
 //!
 //! ```text
-//! open(kubeconfig) -> Era 1 --(certificate, authority or kubeconfig changed)--> Era 2 --> ...
+//! open(kubeconfig) -> pool 1 --(certificate, authority or kubeconfig changed)--> pool 2 --> ...
 //! ```
 //!
-//! An era is one reading of the kubeconfig with one pool of connections. A call runs to its end in the era it began
-//! in; watches are ended with their era, and begin again in the next where they were. A kubeconfig that became
-//! unreadable changes nothing: the old era goes on, and the problem is told.
+//! When the kubeconfig or certificate changes, a new connection pool replaces the old one. Running calls finish on the
+//! old pool. Watches are closed and resume on the new pool from their last resource version. If the kubeconfig can't be
+//! read, the old pool stays in use and the problem is reported.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -31,7 +31,7 @@ use crate::kubeconfig::{self, KeyPair, KubeconfigError, ResolvedKubeconfig};
 use crate::request::Call;
 use crate::transport::{ApiTransport, ApiTransportError, WatchSlot, error_chain};
 
-/// Thousands of spans wait for their collector at a time.
+/// Bounds the path in a span, because thousands of spans may be buffered.
 const MAX_PATH_BYTES: usize = 512;
 
 #[derive(thiserror::Error, Debug)]
@@ -54,10 +54,10 @@ pub enum ConnectError {
 
 pub struct Connection {
     generation: ArcSwap<ConnectionGeneration>,
-    /// The client certificate is kept elsewhere, and this is the current one.
+    /// The client certificate does not come from the kubeconfig; this is the current one.
     rotating: bool,
     rotated_certificate: ArcSwapOption<KeyPair>,
-    /// Counts eras.
+    /// Counts the connection pools.
     count: watch::Sender<u64>,
     wall: Arc<dyn WallClock>,
     /// `kubelet/v1.36.4 (linux/amd64)`
@@ -69,14 +69,14 @@ pub struct Connection {
 struct ConnectionGeneration {
     kubeconfig: Arc<ResolvedKubeconfig>,
     credentials: Arc<ApiCredentials>,
-    /// A certificate that came from a plugin.
+    /// A client certificate from an exec plugin.
     plugin_certificate: Option<Arc<KeyPair>>,
     transport: ApiTransport,
     logged_expired: AtomicBool,
 }
 
 impl Connection {
-    /// Reads the kubeconfig; nothing is connected before the first call.
+    /// Reads the kubeconfig. Nothing is connected before the first call.
     pub fn open(
         kubeconfig: &Path,
         agent: &str,
@@ -85,8 +85,8 @@ impl Connection {
         Connection::with_access(kubeconfig::load(kubeconfig)?, false, agent, wall)
     }
 
-    /// The same with a client certificate that is not read from the kubeconfig's files: it comes by
-    /// [`Connection::use_certificate`], now and later. Until then calls go without one.
+    /// The same, but the client certificate is not read from the kubeconfig's files: it is set by
+    /// [`Connection::use_certificate`], now and later. Until then calls are sent without one.
     pub fn open_rotating(
         kubeconfig: &Path,
         agent: &str,
@@ -114,7 +114,7 @@ impl Connection {
         }))
     }
 
-    /// Connects anew with this certificate.
+    /// Replaces the connection pool by one with this certificate.
     pub fn use_certificate(&self, pair: Arc<KeyPair>) -> Result<(), ConnectError> {
         let access = self.kubeconfig();
         let era = ConnectionGeneration::begin(access, Some(&pair), &self.agent, &self.wall)?;
@@ -127,12 +127,13 @@ impl Connection {
         self.generation.load().kubeconfig.clone()
     }
 
-    /// Counts up with every new era.
+    /// Grows with every new connection pool.
     pub fn subscribe_generations(&self) -> watch::Receiver<u64> {
         self.count.subscribe()
     }
 
-    /// Reads the kubeconfig and its files again. True when something changed and old connections were left.
+    /// Reads the kubeconfig and its files again. Returns true if something changed and the connection pool was
+    /// replaced.
     pub fn reload(&self) -> Result<bool, ConnectError> {
         let old = self.generation.load_full();
         let file = &old.kubeconfig.file;
@@ -155,7 +156,7 @@ impl Connection {
         Ok(true)
     }
 
-    /// Leaves all connections, for new ones with the same identity.
+    /// Replaces the connection pool by a new one with the same identity.
     pub fn reset(&self) -> Result<(), ConnectError> {
         let old = self.generation.load_full();
         self.switch_to_generation(old.with_new_connections(
@@ -168,13 +169,13 @@ impl Connection {
 
     fn switch_to_generation(&self, era: ConnectionGeneration) {
         let old = self.generation.swap(Arc::new(era));
-        // Calls that still run there hold it; watches must not wait for them.
+        // Running calls still hold the old pool, so watches can't wait for it to be dropped.
         old.transport.replaced().cancel();
         self.count.send_modify(|count| *count += 1);
     }
 
-    /// Follows the files that the identity came from, until cancelled. Changes are told by the system, and looked for
-    /// once a minute in case that it can't.
+    /// Watches the files that the identity was read from, until cancelled. Changes are reported by inotify; the files
+    /// are also checked once a minute in case inotify fails.
     pub async fn watch_credential_files(&self, cancel: CancellationToken) {
         let mut watch = FileWatch::new();
         loop {
@@ -199,12 +200,12 @@ impl Connection {
         }
     }
 
-    /// Who counts the requests from now on. The first one stays.
+    /// Sets the meter that counts requests from now on. A second call has no effect.
     pub fn set_meter(&self, meter: Arc<dyn ApiRequestMetrics>) {
         let _ = self.meter.set(meter);
     }
 
-    /// What requests are put under from now on. The first one stays.
+    /// Sets the tracing of requests from now on. A second call has no effect.
     pub fn set_tracing(&self, tracing: Tracing) {
         let _ = self.tracing.set(tracing);
     }
@@ -228,17 +229,17 @@ impl Connection {
         });
     }
 
-    /// Sends one request. The answer is whatever the server said, with its body still to come.
+    /// Sends one request. Returns the server's response, with its body not yet read.
     pub(crate) async fn send(&self, call: &Call) -> Result<Sent, ApiError> {
         self.send_on(call, PoolChoice::Calls).await
     }
 
-    /// The same for an answer that goes on and on.
+    /// The same for a watch, whose response has no fixed end.
     pub(crate) async fn send_watch(&self, call: &Call) -> Result<Sent, ApiError> {
         self.send_on(call, PoolChoice::Watches).await
     }
 
-    /// Under a span of its own, which ends with the head of the answer.
+    /// Runs in its own span, which ends with the head of the response.
     async fn send_on(&self, call: &Call, way: PoolChoice) -> Result<Sent, ApiError> {
         let Some(tracing) = self.tracing.get().filter(|tracing| tracing.is_on()) else {
             return self.send_untraced(call, way).await;
@@ -285,7 +286,8 @@ impl Connection {
         Ok(Sent { answer, slot: place, replaced: era.transport.replaced() })
     }
 
-    /// A server only says that it does not know us. This may be why, and is told once in an era.
+    /// The server's Unauthorized does not say why. An expired certificate may be the reason, so it is logged, once per
+    /// connection pool.
     fn log_if_expired(&self, era: &ConnectionGeneration, shown: &RequestCredentials) {
         let rotated = self.rotated_certificate.load_full();
         let pair = shown.pair.as_deref().or(rotated.as_deref()).or(era.kubeconfig.certificate.as_ref());
@@ -318,17 +320,17 @@ impl Connection {
     }
 }
 
-/// On which connection a request goes.
+/// The connection that a request uses.
 #[derive(Clone, Copy)]
 enum PoolChoice {
     Calls,
     Watches,
 }
 
-/// An answer, and the end of the era that it belongs to.
+/// A response, and the token that is cancelled when its connection pool is replaced.
 pub(crate) struct Sent {
     pub answer: Response<Incoming>,
-    /// Of a watch: let go when the answer is not read any more.
+    /// Only for a watch: released when the response is no longer read.
     pub slot: Option<WatchSlot>,
     pub replaced: CancellationToken,
 }

@@ -1,4 +1,4 @@
-//! Tells when one of some files may have changed.
+//! Reports when one of some files may have changed.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -6,12 +6,12 @@ use std::time::Duration;
 use futures::StreamExt;
 use inotify::{EventStream, Inotify, WatchMask};
 
-/// For file systems that tell nothing.
+/// For file systems without change notifications.
 const AT_LEAST_EVERY: Duration = Duration::from_secs(60);
-/// Who replaces a certificate and its key takes a moment for both.
+/// Replacing a certificate and its key takes a moment.
 const SETTLE: Duration = Duration::from_millis(100);
 
-/// Watches the directories: files are replaced by renames, and links by other links.
+/// Watches the directories, because files are replaced by renames, and symlinks by other symlinks.
 pub struct FileWatch {
     events: Option<EventStream<[u8; 4096]>>,
 }
@@ -25,7 +25,7 @@ impl FileWatch {
         Self { events: events.ok() }
     }
 
-    /// Waits until something happens beside one of the files, or for a minute.
+    /// Waits until something changes in the directory of one of the files, at most a minute.
     pub async fn changed(&mut self, files: &[PathBuf]) {
         self.watch(files);
         let Some(events) = &mut self.events else {
@@ -35,7 +35,7 @@ impl FileWatch {
         if tokio::time::timeout(AT_LEAST_EVERY, events.next()).await.is_err() {
             return;
         }
-        // The rest of the same change. A directory that never rests is left to the next round.
+        // Wait for the rest of the same change. If the directory never becomes quiet, the next round continues.
         let rest = async { while let Ok(Some(_)) = tokio::time::timeout(SETTLE, events.next()).await {} };
         let _ = tokio::time::timeout(10 * SETTLE, rest).await;
     }
@@ -43,13 +43,13 @@ impl FileWatch {
     fn watch(&mut self, files: &[PathBuf]) {
         let Some(events) = &self.events else { return };
         let mask = WatchMask::CLOSE_WRITE | WatchMask::MOVE | WatchMask::DELETE | WatchMask::CREATE;
-        // Each time anew: a directory may have been replaced, and adding one twice does nothing.
+        // Added each time, because a directory may have been replaced; adding one twice does nothing.
         let add = |dir: &Path| {
             let _ = events.watches().add(dir, mask | WatchMask::ONLYDIR);
         };
         for file in files {
             add(&directory(file));
-            // Where links lead, too: there the content may be written in place.
+            // Also watch the targets of symlinks, because their content may be written in place.
             if let Ok(real) = file.canonicalize() {
                 add(&directory(&real));
             }

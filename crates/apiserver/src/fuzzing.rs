@@ -1,12 +1,12 @@
-//! Doors for the fuzzers (`crates/fuzz`) to readers of foreign bytes that nobody else outside needs.
+//! Entry points for `crates/fuzz` to parsers that are otherwise private.
 
 use crate::WatchEvent;
 use crate::json::{WatchLineError, pod_event};
 use crate::status::from_watch_error;
 use crate::watch::LineSplitter;
 
-/// What a watch of pods makes of an answer that comes in pieces of this length: a word for each line up to the one that
-/// ends it, and how many bytes are left over.
+/// How a watch of pods parses a response that arrives in pieces of this length: one entry per line up to the line that
+/// ends the watch, and the number of bytes left over.
 pub fn pod_watch(answer: &[u8], piece: usize) -> (Vec<String>, usize) {
     let mut cutter = LineSplitter::default();
     let mut words = Vec::new();

@@ -1,5 +1,5 @@
-//! Between JSON and the Kubernetes types. Each pair of a type and a deserializer takes long to compile, so it happens
-//! here and nowhere else: one deserializer, and a plain function for each type.
+//! Converts between JSON and the Kubernetes types. Each pair of a type and a deserializer takes long to compile, so
+//! this happens only here: one deserializer, and a plain function for each type.
 
 use std::borrow::Cow;
 
@@ -31,15 +31,16 @@ const IDENTITY: FieldFilter = FieldFilter::Only(&[
     ("resourceVersion", FieldFilter::Whole),
 ]);
 
-/// What is decoded of each kind: what stands beside it may be as odd as it likes.
+/// The fields that are decoded of each kind. Fields that are not listed are not decoded, so invalid values there do not
+/// make the object unreadable.
 mod parts {
     use super::{FieldFilter, IDENTITY};
 
     const ALL: FieldFilter = FieldFilter::Whole;
-    /// But for what the codec leaves out of every object's metadata. The status of nodes and claims is compared with what
-    /// the agent has to say, so nothing may be missing in it.
+    /// Everything but the metadata that the codec always leaves out. The status of nodes and claims is compared with
+    /// the status that the agent wants, so no field of it may be missing.
     pub const WHOLE: FieldFilter = FieldFilter::Whole;
-    /// The variables of containers are made of these.
+    /// The service environment variables of containers are made of these.
     pub const SERVICE: FieldFilter = FieldFilter::Only(&[("metadata", IDENTITY), ("spec", SERVICE_SPEC)]);
     const SERVICE_SPEC: FieldFilter = FieldFilter::Only(&[("clusterIP", ALL), ("ports", SERVICE_PORT)]);
     const SERVICE_PORT: FieldFilter = FieldFilter::Only(&[("name", ALL), ("protocol", ALL), ("port", ALL)]);
@@ -47,19 +48,18 @@ mod parts {
         FieldFilter::Only(&[("metadata", IDENTITY), ("data", ALL), ("binaryData", ALL), ("immutable", ALL)]);
     pub const SECRET: FieldFilter =
         FieldFilter::Only(&[("metadata", IDENTITY), ("data", ALL), ("type", ALL), ("immutable", ALL)]);
-    /// Of runtime classes and storage drivers, which have no status, and of requests for certificates, whose status is an
-    /// answer.
+    /// For RuntimeClass and CSIDriver, which have no status, and for certificate requests, whose status is the answer.
     pub const NAMED_SPEC: FieldFilter = FieldFilter::Except(&[("metadata", IDENTITY)]);
-    /// A projection may choose bundles by their labels.
+    /// A projected volume may select bundles by their labels.
     pub const TRUST_BUNDLE: FieldFilter = FieldFilter::Only(&[("metadata", LABELLED), ("spec", ALL)]);
     const LABELLED: FieldFilter =
         FieldFilter::Only(&[("name", ALL), ("uid", ALL), ("resourceVersion", ALL), ("labels", ALL)]);
     pub const PERSISTENT_VOLUME: FieldFilter = FieldFilter::Except(&[("status", FieldFilter::Skip)]);
 }
 
-/// Why a line of a watch is no event.
+/// Why a line of a watch is not an event.
 pub enum WatchLineError {
-    /// The server says that something is wrong.
+    /// The server sent an error status.
     ErrorStatus(Status),
     Malformed(serde_json::Error),
 }
@@ -107,7 +107,7 @@ struct Named {
     metadata: ObjectIdentity,
 }
 
-/// What every object has, whatever else is wrong with it. An object without even that has an empty identity.
+/// The metadata that every object has, even if the rest can't be decoded. An object without it has an empty identity.
 fn identity(object: &[u8]) -> ObjectIdentity {
     const NAMED: FieldFilter = FieldFilter::Only(&[("metadata", IDENTITY)]);
     codec::decode::<Named>(object, NAMED).map(|named| named.metadata).unwrap_or_default()
@@ -117,7 +117,7 @@ fn unreadable(object: &[u8], error: &CodecError) -> UnreadableObject {
     UnreadableObject { identity: identity(object), problem: error.to_string() }
 }
 
-/// Each item by itself: one that can't be read costs nobody else.
+/// Decodes each item separately: one that can't be decoded does not affect the others.
 fn list<T>(json: &[u8], read: fn(&[u8]) -> Result<T, CodecError>) -> Result<ObjectList<T>, CodecError> {
     let found: ItemList<'_> =
         serde_json::from_slice(json).map_err(|error| CodecError::Unplaced { detail: error.to_string() })?;
@@ -166,7 +166,7 @@ fn object<T: DeserializeOwned>(json: &[u8], take: FieldFilter) -> Result<T, Code
     codec::decode(json, take)
 }
 
-/// One object of a type.
+/// Defines the function that decodes one object of a type.
 macro_rules! reading {
     ($($type:ty, $object:ident, $take:ident);+ $(;)?) => {
         $(pub fn $object(json: &[u8]) -> Result<$type, CodecError> {
@@ -175,7 +175,7 @@ macro_rules! reading {
     };
 }
 
-/// Lists and watch events of a type.
+/// Defines the functions that decode lists and watch events of a type.
 macro_rules! listing {
     ($($type:ty, $object:path, $list:ident, $event:ident);+ $(;)?) => {
         $(
@@ -226,7 +226,7 @@ listing! {
     PodCertificateRequest, certificate_request, certificate_requests, certificate_request_event;
 }
 
-/// All that we send is made of strings, numbers and maps with string keys: it can always be written.
+/// Serialization can't fail: everything we send consists of strings, numbers and maps with string keys.
 fn bytes<T: Serialize>(value: &T) -> Vec<u8> {
     serde_json::to_vec(value).expect("Kubernetes objects are JSON")
 }

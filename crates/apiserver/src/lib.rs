@@ -1,11 +1,11 @@
-//! The Kubernetes API: how it is reached and as whom, the calls that a kubelet makes, and the certificates that it
-//! gets there.
+//! The client of the Kubernetes API: the connection and its identity, the calls that a kubelet makes, and the node's
+//! certificates.
 //!
-//! - [`kubeconfig`]: the file, resolved; every fault with its place.
-//! - [`Connection`]: one server with our current identity, which may change under way.
-//! - [`Api`]: typed calls, each with a deadline, none repeated.
-//! - [`Watch`]: changes as they come.
-//! - [`certificates`]: the node's own, from the bootstrap to each rotation.
+//! - [`kubeconfig`]: the resolved file; every error names its position.
+//! - [`Connection`]: one server with our current identity, which may change at run time.
+//! - [`Api`]: typed calls, each with a deadline and without retries.
+//! - [`Watch`]: a stream of changes.
+//! - [`certificates`]: the node's own certificates, from the bootstrap to each rotation.
 
 mod atomic_file;
 mod calls;

@@ -1,4 +1,4 @@
-//! One call: its request, its deadline, and what its answer means.
+//! One call: its request, its deadline, and what its response means.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -57,7 +57,7 @@ impl Call {
         format!("{} {}", self.what, self.object).trim_end().to_owned()
     }
 
-    /// The whole answer of a success, or the failure by its kind.
+    /// Returns the whole response of a success, or the failure by its kind.
     pub async fn run(self, connection: &Connection, within: Duration) -> Result<Bytes, ApiError> {
         let whole = async {
             let sent = connection.send(&self).await?;
@@ -75,7 +75,8 @@ impl Call {
         }
     }
 
-    /// The answer's head within the deadline; its body is the caller's to read, for as long as it lasts.
+    /// Returns the response when its head has arrived within the deadline. The caller reads the body, for as long as it
+    /// lasts.
     pub async fn open(&self, connection: &Connection, within: Duration) -> Result<Sent, ApiError> {
         let head = async {
             let sent = connection.send_watch(self).await?;
@@ -113,7 +114,7 @@ async fn read(mut body: Incoming, call: &Call) -> Result<Bytes, ApiError> {
     Ok(whole.freeze())
 }
 
-/// For a query's value or one segment of a path.
+/// Escapes text for a query value or one segment of a path.
 pub fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {

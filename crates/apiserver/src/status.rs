@@ -1,4 +1,4 @@
-//! The server's `Status` as an [`ApiError`].
+//! Converts the server's `Status` to an [`ApiError`].
 
 use std::time::Duration;
 
@@ -25,10 +25,10 @@ struct Details {
     retry_after_seconds: u64,
 }
 
-/// A server that asks to be left alone for longer is asked again after this: nothing else would end such a wait.
+/// The longest Retry-After that is honoured, because nothing else would end the wait.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(600);
 
-/// `wait` is what a header asked for; the body's own wish counts when there is none.
+/// `wait`: the Retry-After header; without one the body's value is used.
 pub(crate) fn failure(call: String, code: u16, wait: Option<Duration>, body: &[u8]) -> ApiError {
     let wait = wait.map(|wait| wait.min(MAX_RETRY_AFTER));
     let status = serde_json::from_slice(body).ok().filter(|status: &Status| status.kind == "Status");
@@ -38,7 +38,7 @@ pub(crate) fn failure(call: String, code: u16, wait: Option<Duration>, body: &[u
     }
 }
 
-/// An ERROR event of a watch.
+/// Converts an ERROR event of a watch.
 pub(crate) fn from_watch_error(call: String, status: Status) -> ApiError {
     let code = status.code;
     from_status(call, code, None, status)
@@ -67,7 +67,7 @@ fn from_status(call: String, code: u16, wait: Option<Duration>, status: Status) 
     }
 }
 
-/// Something without a `Status`: an unknown API group, or a proxy in between.
+/// A response without a `Status`: from an unknown API group, or from a proxy.
 fn from_plain_answer(call: String, code: u16, wait: Option<Duration>, message: String) -> ApiError {
     match code {
         404 => ApiError::Unsupported { call, message },

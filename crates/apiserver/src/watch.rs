@@ -1,7 +1,7 @@
-//! A watch: the server's answer, one JSON document per line, for as long as it lasts.
+//! A watch: the server's response, with one JSON document per line, until it ends.
 //!
-//! It ends quietly (`None`) when the server closes it, as it does after the time that was asked for, and when the
-//! connection's era is over. Everything else is told: an ERROR event, a line that is cut off, a broken connection.
+//! The stream ends with `None` when the server closes it after the requested time, and when its connection pool was
+//! replaced. Everything else is reported: an ERROR event, an incomplete line, a broken connection.
 
 use std::fmt;
 use std::time::Duration;
@@ -21,19 +21,20 @@ use crate::request::Call;
 use crate::status;
 use crate::transport::{WatchSlot, transport_failure};
 
-/// Between these the server is asked to end a watch: not all at once after it was away.
+/// The server is asked to end each watch after a random time from this on, so that not all watches end at once after
+/// the server was away.
 const MIN_WATCH_SECS: u64 = 300;
 const MAX_WATCH_SECS: u64 = 600;
-/// A server that does not end it by itself is not waited for.
+/// If the server does not end the watch by itself, we end it this much later.
 const SLACK: Duration = Duration::from_secs(30);
-/// The largest object that an API server stores has 1.5 MiB; as JSON it may be larger.
+/// An API server stores objects of at most 1.5 MiB; as JSON they may be larger.
 const MAX_LINE_BYTES: usize = 64 << 20;
 
-/// Which object it is, and which version of it.
+/// The identity of an object, and its version.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ObjectIdentity {
-    /// Empty for an object that is in none.
+    /// Empty for objects without a namespace.
     pub namespace: String,
     pub name: String,
     pub uid: String,
@@ -50,11 +51,11 @@ impl fmt::Display for ObjectIdentity {
     }
 }
 
-/// An object that can't be decoded. It costs itself only: everything else of its list or watch goes on.
+/// An object that can't be decoded. All other objects of its list or watch are processed as usual.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnreadableObject {
     pub identity: ObjectIdentity,
-    /// The field, and what is wrong with it.
+    /// The field, and the error in it.
     pub problem: String,
 }
 
@@ -63,21 +64,21 @@ pub enum WatchEvent<T> {
     Added(T),
     Modified(T),
     Deleted(ObjectIdentity),
-    /// It was added or modified, and can't be decoded.
+    /// An object that was added or modified can't be decoded.
     Unreadable(UnreadableObject),
-    /// Nothing happened up to here. `initial_end`: the initial events are complete.
+    /// Only the resource version has advanced. `initial_end`: the initial events are complete.
     Bookmark {
         resource_version: String,
         ends_initial_events: bool,
     },
 }
 
-/// Where a watch begins.
+/// Where a watch starts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum WatchStart<'a> {
-    /// After this resource version: what a list, an object or a bookmark said.
+    /// After this resource version, of a list, an object or a bookmark.
     Version(&'a str),
-    /// With all objects as `Added`, then a bookmark that ends them: a list that needs no room.
+    /// With all objects as `Added` events and then a bookmark: a list that needs little memory.
     InitialEvents,
 }
 
@@ -87,7 +88,7 @@ pub struct Watch<T> {
     decode: fn(&[u8]) -> Result<WatchEvent<T>, WatchLineError>,
 }
 
-/// Opens the watch that `call` names. `within` bounds the wait for the answer's head.
+/// Opens the watch of `call`. `within` bounds the wait for the head of the response.
 pub(crate) async fn open<T>(
     connection: &Connection,
     call: Call,
@@ -117,7 +118,7 @@ fn prepared(call: Call, since: WatchStart<'_>) -> (Call, Duration) {
 }
 
 impl<T> Watch<T> {
-    /// After `None` or an error there is nothing more.
+    /// After `None` or an error the watch has ended.
     pub async fn next(&mut self) -> Option<Result<WatchEvent<T>, ApiError>> {
         let line = match self.lines.as_mut()?.next(&self.call).await {
             Some(Ok(line)) => line,
@@ -210,11 +211,11 @@ impl Lines {
     }
 }
 
-/// Bytes as they come, given out by whole lines.
+/// Collects bytes and returns whole lines.
 #[derive(Default)]
 pub(crate) struct LineSplitter {
     buffer: BytesMut,
-    /// There is no end of a line before this place of the buffer.
+    /// The buffer has no line end before this position.
     searched: usize,
 }
 
@@ -223,12 +224,12 @@ impl LineSplitter {
         self.buffer.extend_from_slice(data);
     }
 
-    /// How many bytes wait for the end of their line.
+    /// How many bytes belong to an incomplete line.
     pub fn buffered_bytes(&self) -> usize {
         self.buffer.len()
     }
 
-    /// The next line that is whole; empty ones say nothing.
+    /// The next complete line that is not empty.
     pub fn whole_line(&mut self) -> Option<Bytes> {
         loop {
             let Some(end) = self.buffer[self.searched..].iter().position(|byte| *byte == b'\n') else {

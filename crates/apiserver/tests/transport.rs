@@ -1,4 +1,4 @@
-//! The connection against local servers: whom it trusts, what it says of faults, and that it comes back.
+//! The connection against local servers: which servers it trusts, its errors, and its recovery.
 
 mod tls_server;
 
@@ -89,7 +89,7 @@ async fn trust_has_its_exceptions() {
         api(&cluster(&server), "").get_raw("/healthz").await.expect("an answer")
     };
     let elsewhere = || ours.sign(&["elsewhere.example"], |_| {});
-    // Nobody is checked.
+    // The server is not verified.
     let insecure =
         |server: &Server| format!("server: 'https://{}', insecure-skip-tls-verify: true", server.address);
     assert_eq!(answers(Setup::new(elsewhere()), &insecure).await, "ok");
@@ -164,7 +164,8 @@ async fn calls_share_one_http2_connection_and_watches_another() {
     assert_eq!(server.connections.load(Ordering::SeqCst), 2);
 }
 
-/// A server takes a hundred requests at once from one connection. A node with more ConfigMaps than that has more watches.
+/// A server allows a hundred concurrent requests per connection. A node with more ConfigMaps than that has more
+/// watches.
 #[tokio::test]
 async fn more_watches_than_fit_on_a_connection_hold_up_nothing() {
     let ours = Authority::new("ours");

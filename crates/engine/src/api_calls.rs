@@ -1,4 +1,4 @@
-//! Calls to the API server about pods: each in a task of its own, as many at once as the server likes.
+//! Calls to the API server about pods: each in a task of its own, at most [`CALLS_AT_ONCE`] at a time.
 
 use std::sync::Arc;
 
@@ -11,13 +11,13 @@ use tokio::time::Instant;
 
 use crate::dispatcher::EngineContext;
 
-/// A burst of pods must not take all of the server's room.
+/// Limits concurrent calls, so that a burst of pods does not overload the API server.
 pub(crate) const CALLS_AT_ONCE: usize = 32;
 
 pub(crate) async fn call_api_server(ctx: EngineContext, room: Arc<Semaphore>, call: ApiCall) {
     let Some(cluster) = &ctx.ports.cluster else { return };
     let begun = Instant::now();
-    // It is never closed.
+    // The semaphore is never closed.
     let _place = room.acquire().await;
     let answer = carry_out(&*cluster.pods, call).await;
     if let ApiCallResult::StatusPatched { result: Ok(_), .. } = &answer {
@@ -58,10 +58,10 @@ fn reference(pod: &PodObject) -> PodRef {
 
 fn failure(error: ApiError) -> ApiFailure {
     let kind = match &error {
-        // Another object may have the name (every call names a UID), which the watch tells; or the server did not get
-        // its write through beside others. The object may be there still, so this is no proof of its end.
+        // Either another object has this name now (every call names a UID), which the watch reports, or the server lost
+        // a write conflict in etcd. The object may still exist, so a conflict does not show that it was deleted.
         ApiError::Conflict { .. } => ApiFailureKind::Refused,
-        // Trust and credentials may come back by themselves, with the next certificate or token.
+        // The call may succeed later, with the next certificate or token.
         ApiError::Unauthorized { .. } | ApiError::Tls { .. } | ApiError::Decode { .. } => {
             ApiFailureKind::Unavailable
         }
@@ -78,7 +78,8 @@ fn failure(error: ApiError) -> ApiFailure {
 mod tests {
     use super::*;
 
-    /// Found by the simulation: taken for the end of the object, a conflict ended all reports about a living pod.
+    /// Found by the simulation: when a conflict counted as the deletion of the object, no more status was sent for a
+    /// running pod.
     #[test]
     fn a_conflict_is_no_proof_that_an_object_is_gone() {
         let (call, message) = (String::from("patch"), String::from("m"));

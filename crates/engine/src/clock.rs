@@ -1,7 +1,7 @@
 //! Both clocks in one place.
 //!
-//! The monotonic one never shows the same value twice: "began before" and "ended after" must be told apart even when
-//! two things happen within the resolution of the machine's clock (or while a test has paused it).
+//! The monotonic clock never returns the same value twice: "began before" and "ended after" must be told apart even
+//! when two things happen within the resolution of the machine's clock (or while a test has paused it).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -33,7 +33,7 @@ impl Clock {
         Now { mono: self.mono(), wall: self.wall.wall() }
     }
 
-    /// The instant at which a point of the monotonic clock is reached. Instants reach further than that clock does.
+    /// The `Instant` for a time of the monotonic clock. An `Instant` reaches further than that clock does.
     pub fn instant(&self, at: Mono) -> Instant {
         self.origin + at.as_duration()
     }

@@ -1,5 +1,5 @@
-//! Work on the disk that is no part of a plan: measuring what a pod keeps there, replacing files of its volumes while a
-//! plan of it runs, and what is told of work on volumes.
+//! Work on the disk that is not part of a plan: measuring a pod's disk usage, updating the content of its volumes while
+//! a plan runs, and notices about volume work.
 
 use std::panic::AssertUnwindSafe;
 
@@ -17,7 +17,7 @@ pub(crate) async fn measure_disk_usage(ctx: EngineContext, uid: PodUid, places: 
     ctx.outbox.send(Event::DiskMeasured { uid, result });
 }
 
-/// Tells of its end in any case: the pod's volumes stay until then.
+/// Always sends an event when the update has ended, because the pod's volumes are not torn down before that.
 pub(crate) async fn update_volume(ctx: EngineContext, uid: PodUid, volume: Box<VolumeSetup>) {
     let work = AssertUnwindSafe(ctx.ports.files.set_up_volume(&uid, &volume)).catch_unwind();
     let result = match work.await {

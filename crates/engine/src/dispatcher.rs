@@ -1,4 +1,4 @@
-//! The task that owns the state: takes one event at a time, steps, and sets the effects going.
+//! The task that owns the state: it takes one event at a time, runs the step, and starts the effects.
 
 use std::collections::{BTreeMap, HashMap};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -35,35 +35,35 @@ use crate::{
     panics, plugin_calls, probe_calls, sweep,
 };
 
-/// Where every outcome goes.
+/// Sends the outcome of a task to the dispatcher.
 #[derive(Clone)]
 pub(crate) struct Outbox(pub mpsc::UnboundedSender<Event>);
 
 impl Outbox {
     pub fn send(&self, event: Event) {
-        // The dispatcher is gone only while the agent ends; nobody is left to tell then.
+        // The receiver is dropped only while the agent shuts down.
         let _ = self.0.send(event);
     }
 }
 
-/// What tasks need.
+/// What tasks need of the engine.
 #[derive(Clone)]
 pub(crate) struct EngineContext {
     pub ports: Ports,
     pub clock: Clock,
     pub outbox: Outbox,
     pub image_call_state: Arc<image_calls::ImageCallState>,
-    /// The runtime as it was seen last, for whoever keeps the Node object.
+    /// The last observation of the runtime, for the task that updates the Node object.
     pub runtime_view: Arc<watch::Sender<RuntimeSnapshot>>,
-    /// Images came, changed or may have: for whoever lists them in the Node object.
+    /// Notified when the images of the node may have changed, for the task that lists them for the Node object.
     pub images_changed: Arc<Notify>,
     /// `None`: no storage driver can register.
     pub csi: Option<VolumeRequests>,
-    /// For whoever keeps the Node object. `None`: not known yet.
+    /// Attached volumes that are in use, for the Node object. `None`: not known yet.
     pub volumes_in_use: Arc<watch::Sender<Option<Vec<String>>>>,
-    /// How often drivers are asked anew what the node can take, in seconds.
+    /// How often NodeGetInfo is repeated for each driver, in seconds.
     pub node_info_refresh_periods: Arc<watch::Sender<BTreeMap<String, u64>>>,
-    /// Starts tasks whose death is the engine's end.
+    /// Starts tasks the engine can't run without.
     pub essential_tasks: EssentialTasks,
 }
 
@@ -72,7 +72,7 @@ struct PlanExecution {
     epoch: Epoch,
     cancel: CancellationToken,
     begun: Instant,
-    /// Of a pod that is going.
+    /// The pod is being deleted.
     ending: bool,
 }
 
@@ -87,10 +87,10 @@ struct Dispatcher {
     node_cgroups: watch::Sender<Vec<CgroupSpec>>,
     objects: ClusterObjectWatches,
     volume_work: VolumeWork,
-    /// Storage drivers that are registered. `None`: there can be none.
+    /// Registers CSI drivers. `None`: no storage driver can register.
     registry: Option<Arc<Registry>>,
     api_call_permits: Arc<Semaphore>,
-    /// What earlier agents left on record.
+    /// Panic records that earlier agents left.
     panics: Vec<PanicRecord>,
     /// A step that plans a pod of this name, or with a container of this name, panics on purpose.
     #[cfg(debug_assertions)]
@@ -237,7 +237,7 @@ impl PreparedEngine {
     }
 }
 
-/// `first`: whose first word has to come before the first pod, since pods are let in by what the node is.
+/// `first`: no pod is forwarded before the Node watch has sent its first state, because admission reads the Node.
 async fn forward_feed(
     feed: Box<dyn PodFeed>,
     first: Option<watch::Receiver<WatchedNode>>,
@@ -274,7 +274,7 @@ async fn forward_feed(
     }
 }
 
-/// Waits for as long as the disk takes: two pods with the same ids could read each other's files.
+/// Waits without a limit for the disk: without the list two pods could get the same ids and read each other's files.
 async fn load_user_ids(ctx: &EngineContext) -> (BTreeMap<PodUid, Option<IdMapping>>, bool) {
     let found = ctx.ports.files.user_ids().await;
     for problem in found.problems {
@@ -299,7 +299,7 @@ async fn forward_hints(ctx: EngineContext, stop: CancellationToken) {
     }
 }
 
-/// All that the dispatcher listens to, beside its timers.
+/// All that the dispatcher receives, besides its timers.
 struct Inputs {
     inbox: mpsc::UnboundedReceiver<Event>,
     questions: mpsc::Receiver<Query>,
@@ -310,26 +310,26 @@ struct Inputs {
 impl Dispatcher {
     async fn run(mut self, inputs: Inputs, stop: CancellationToken) -> Result<(), EngineError> {
         let Inputs { mut inbox, mut questions, mut task_failures, mut wanted_volumes } = inputs;
-        // Before the first pod: who is set aside must not be tried again.
+        // Load these before the first pod: a pod that was set aside must not be tried again.
         self.panics = panics::load(&self.ctx).await;
         self.state.set_aside = decide::set_aside::pods_to_set_aside(&self.panics);
-        // Before the first status: what was said of a pod is not to flip because the agent was restarted.
-        // But for a cluster that wants just that.
+        // Load probe results before the first status, so that a restart does not change readiness, unless the feature
+        // gate asks for that.
         if !self.state.config.feature(decide::status::FORGET_READINESS_GATE) {
             self.state.probe_records = probe_calls::load_records(&self.ctx).await;
         }
-        // Before the first pod: ids that are in use must not be given to another.
+        // Load these before the first pod: ids that are in use must not be given to another pod.
         (self.state.user_ids, self.state.user_id_listing_failed) = load_user_ids(&self.ctx).await;
         let mut next = Event::Started;
         loop {
             let event = next.kind();
-            // The state is not used after a panic but to say what it was about.
+            // After a panic the state is read only to find the pod for the panic record.
             let handled = catch_unwind(AssertUnwindSafe(|| self.handle(next)));
             if let Err(cause) = handled {
                 return Err(self.panicked(event, tasks::panic_message(&*cause)).await);
             }
             next = loop {
-                // Unbiased on purpose: a storm of events must not starve timers or whoever asks.
+                // Unbiased on purpose: a burst of events must not starve timers or queries.
                 tokio::select! {
                     () = stop.cancelled() => return Ok(()),
                     Some(event) = inbox.recv() => break event,
@@ -342,7 +342,7 @@ impl Dispatcher {
         }
     }
 
-    /// Leaves a record of the panic for the next start, which may have to set the pod aside.
+    /// Writes a record of the panic, so that the next start can set the pod aside.
     async fn panicked(&mut self, event: &'static str, message: String) -> EngineError {
         let at = self.ctx.clock.now().wall;
         let record = decide::set_aside::make_panic_record(&self.state, event, &message, at);
@@ -355,7 +355,7 @@ impl Dispatcher {
         EngineError::Panicked { event, pod, message }
     }
 
-    /// A mistake on purpose, as if planning the pod panicked.
+    /// An intended panic, for tests: planning the pod panics.
     #[cfg(debug_assertions)]
     fn inject_test_panic(&mut self, effects: &[Effect]) {
         let Some(name) = &self.panic_on_name else { return };
@@ -407,7 +407,7 @@ impl Dispatcher {
         tasks::spawn_call(&self.ctx.outbox, call, failed);
     }
 
-    /// Nothing is changed by an answer, so a panic costs whoever asked, and nobody else.
+    /// A query changes nothing, so if it panics only its sender gets no answer.
     fn answer(&mut self, query: Query) {
         let cluster = self.ctx.ports.cluster.as_ref();
         let watches = || cluster.map(|cluster| cluster.watches.watches()).unwrap_or_default();
@@ -418,8 +418,8 @@ impl Dispatcher {
         }
     }
 
-    /// Counted here and not where it is carried out: an answer about a pod that is gone must not bring back what was
-    /// counted of it.
+    /// Counted here and not in the probe's task: a result that arrives after the pod was forgotten must not create its
+    /// metrics again.
     fn record_probe_metrics(&self, event: &Event) {
         let Event::ProbeDone { uid, container, kind, outcome, took, .. } = event else { return };
         let Some(entry) = self.state.pods.get(uid) else { return };
@@ -497,7 +497,7 @@ impl Dispatcher {
                 tokio::spawn(probe_calls::run(self.ctx.clone(), attempt));
             }
             Effect::StoreProbeRecord { uid, record } => {
-                // The keeper ends with this task.
+                // The receiver is dropped only when this task ends.
                 let _ = self.probe_records.send((uid, record));
             }
             Effect::ForgetPod { uid } => {
@@ -553,7 +553,7 @@ impl Dispatcher {
         self.call(observe::observe(self.ctx.clone(), scope, known), failed);
     }
 
-    /// A plan as traces call it, in the reference's words.
+    /// The span of a plan, with upstream's name.
     fn plan_span(&self, uid: &PodUid) -> Option<Span> {
         let entry = self.state.pods.get(uid)?;
         let name = match entry.lifecycle {

@@ -1,6 +1,6 @@
-//! Sends Kubernetes Events. Whoever records one never waits: a full queue loses the newest.
+//! Sends Kubernetes Events. Recording one never blocks: if the queue is full, the newest Event is dropped.
 //!
-//! One task sends them in order. While the API server is away it holds on to the one it has, for a while.
+//! One task sends them in order. While the API server is unavailable it retries the current Event for a limited time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -27,7 +27,7 @@ struct QueuedEvent {
     at: Wall,
 }
 
-/// Where Events go that the cluster is to see.
+/// Sends Events to the cluster.
 pub struct EventRecorder {
     queue: mpsc::Sender<QueuedEvent>,
     wall: Arc<dyn WallClock>,
@@ -35,7 +35,7 @@ pub struct EventRecorder {
 }
 
 impl EventRecorder {
-    /// Starts sending, until `stop` is cancelled.
+    /// Starts the task that sends, until `stop` is cancelled.
     pub fn start(
         api: Arc<dyn EventApi>,
         setup: &NodeObjectConfig,
@@ -58,7 +58,7 @@ impl EventRecorder {
         Arc::new(Self { queue, wall, dropped_events: AtomicU64::new(0) })
     }
 
-    /// How many were lost because the queue was full.
+    /// How many Events were dropped because the queue was full.
     pub fn dropped_count(&self) -> u64 {
         self.dropped_events.load(Ordering::Relaxed)
     }
@@ -101,7 +101,7 @@ impl EventSender {
             };
             let event = send.event();
             let reason = event.reason.as_deref().unwrap_or_default();
-            // Nothing about an Event can be decided anew: a conflict stays one.
+            // A conflict is final: retrying the same Event gives the same answer.
             let final_word = matches!(error, ApiError::Conflict { .. } | ApiError::Gone { .. });
             if final_word || error.disposition() != Disposition::Retry {
                 tracing::debug!(reason, "Event rejected by the API server: {error}");
@@ -111,7 +111,8 @@ impl EventSender {
                 tracing::warn!(reason, "Event dropped after {TRIES} attempts to send it: {error}");
                 return;
             }
-            // All nodes see the server go at the same moment; they need not come back at the same one.
+            // All nodes lose the server at the same moment, so the first wait is random: they must not all come back at
+            // once.
             let wait = if attempt == 1 { BETWEEN_TRIES.mul_f64(self.seed.fraction()) } else { BETWEEN_TRIES };
             tokio::time::sleep(error.retry_after().unwrap_or(wait)).await;
         }
@@ -130,7 +131,7 @@ impl EventSender {
                 let patched =
                     self.api.patch(namespace.unwrap_or_default(), name.unwrap_or_default(), patch).await;
                 match patched {
-                    // The API keeps Events for an hour only.
+                    // The API server deletes Events after an hour, so the one to patch may no longer exist.
                     Err(ApiError::NotFound { .. }) => self.api.create(event).await.map(drop),
                     other => other.map(drop),
                 }

@@ -1,8 +1,9 @@
-//! Carries out one plan of one pod. It makes no choice: stages in order (one that has a time of its own waits no longer
-//! than until then for those before it), actions of a stage at the same time, every outcome sent as it comes.
+//! Carries out one plan of one pod. It decides nothing: stages run in order (a stage with its own start time waits no
+//! longer than that for the stages before it), the actions of a stage run concurrently, and every outcome is sent when
+//! it arrives.
 //!
-//! Failures: a stage that must succeed ends the plan. Cancellation: nothing further begins; a wait for a container's
-//! end is cut short. A panic in an action becomes its failure, and the plan still ends.
+//! Failures: if a stage that must succeed fails, the plan ends. Cancellation: nothing further is started, and a wait
+//! for a container's exit ends early. A panic in an action becomes its failure, and the plan still ends.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,7 +29,7 @@ use crate::dispatcher::EngineContext;
 use crate::hooks;
 use crate::tear_down;
 
-/// Longer than any runtime was seen to take from the exit of a container to showing it.
+/// Longer than any runtime was seen to take between the exit of a container and showing it.
 const OBSERVE_AGAIN_AFTER: Duration = Duration::from_secs(2);
 
 pub(crate) struct PlanJob {
@@ -54,7 +55,7 @@ impl PlannedAction<'_> {
     }
 }
 
-/// `span`: what it is called in a trace, if anybody makes one.
+/// `span`: the plan's span, if tracing is on.
 pub(crate) fn spawn_plan(ctx: EngineContext, job: PlanJob, span: Option<Span>) {
     tokio::spawn(async move {
         let work = run_plan(&ctx, &job);
@@ -76,7 +77,7 @@ async fn run_plan(ctx: &EngineContext, job: &PlanJob) {
             None => ended.await,
         }
         if failed || job.cancel.is_cancelled() {
-            // What was begun is waited for: the plan has not ended before it has.
+            // Wait for all started actions: the plan ends after them.
             wait_for(&mut running, &mut failed).await;
             return report_rest_skipped(ctx, job, number);
         }
@@ -85,14 +86,14 @@ async fn run_plan(ctx: &EngineContext, job: &PlanJob) {
     wait_for(&mut running, &mut failed).await;
 }
 
-/// Waits for all of these stages, and notes when one failed after which nothing is to follow.
+/// Waits for all of these stages, and sets `failed` if a stage failed that must succeed.
 async fn wait_for(running: &mut FuturesUnordered<impl Future<Output = bool>>, failed: &mut bool) {
     while let Some(ends_plan) = running.next().await {
         *failed |= ends_plan;
     }
 }
 
-/// Performs the actions of one stage at the same time. Says whether the plan ends with it.
+/// Runs the actions of one stage concurrently. Returns whether the plan ends with it.
 async fn run_stage(ctx: &EngineContext, job: &PlanJob, number: usize, stage: &Stage) -> bool {
     let actions = stage.actions.iter().enumerate().map(|(index, action)| async move {
         let result = if job.cancel.is_cancelled() {
@@ -115,7 +116,7 @@ async fn run_stage(ctx: &EngineContext, job: &PlanJob, number: usize, stage: &St
     any_bad && stage.stop_on_failure
 }
 
-/// Says of everything that was not begun that it was not.
+/// Reports every action that was not started as skipped.
 fn report_rest_skipped(ctx: &EngineContext, job: &PlanJob, from: usize) {
     for (stage, actions) in job.stages.iter().enumerate().skip(from) {
         for action in 0..actions.actions.len() {
@@ -189,7 +190,7 @@ async fn perform(ctx: &EngineContext, at: PlannedAction<'_>, action: &Action) ->
     }
 }
 
-/// Asks for an operation on a volume of a storage driver. It is interrupted when the plan is cancelled.
+/// Requests an operation on a CSI volume. It is interrupted when the plan is cancelled.
 async fn ask_for_volume(
     ctx: &EngineContext,
     at: PlannedAction<'_>,
@@ -227,8 +228,8 @@ async fn set_up_volume(ctx: &EngineContext, at: PlannedAction<'_>, volume: &Volu
             ask_for_volume(ctx, at, &csi.id.driver, what).await
         }
         _ => {
-            // What is behind it may not answer: who wants the pod gone does not wait for that. The disk's side keeps
-            // the volume until the work has ended, so that no tear-down overtakes it.
+            // Mounting may hang, so cancelling the plan stops waiting for it. `PodFiles` keeps the volume locked until
+            // the mount call ends, so a tear-down can't run at the same time.
             let work = ports.files.set_up_volume(&job.uid, volume);
             job.cancel.run_until_cancelled(work).await.map_or(ActionResult::Interrupted, volume_result)
         }
@@ -250,7 +251,7 @@ async fn stop_container(
         Some(hook) => pre_stop(ctx, uid, id, deadline, hook).await,
         None => Ok(()),
     };
-    // Begun seconds count as whole ones in the container's favour.
+    // Round up, in the container's favour: CRI takes whole seconds.
     let left = deadline.since(ctx.clock.mono()).as_secs_f64().ceil() as u64;
     let grace = Duration::from_secs(left.max(MINIMUM_STOP_SECS as u64));
     match (absent_is_ok(ctx.ports.runtime.stop_container(id, grace).await), hooked) {
@@ -259,7 +260,7 @@ async fn stop_container(
     }
 }
 
-/// Waits for the hook as long as the grace lasts.
+/// Runs the preStop hook, at most until the grace period ends.
 async fn pre_stop(
     ctx: &EngineContext,
     uid: &PodUid,
@@ -281,7 +282,8 @@ async fn pre_stop(
     }
 }
 
-/// One that can't be read is told as such: only the container's definition says whether it can do without.
+/// A file that can't be read is returned as an error per file; the plan decides by `optional` whether the container
+/// needs it.
 async fn read_env_files(ctx: &EngineContext, uid: &PodUid, files: &[EnvFile]) -> ActionResult {
     let mut read = Vec::new();
     for file in files {
@@ -338,7 +340,7 @@ async fn start_container(ctx: &EngineContext, job: &PlanJob, start: &StartContai
         };
     }
     observe_again_soon(ctx, &job.uid);
-    // A missing link hides a log from collectors, but the container runs: not a failure of the start.
+    // Without the link a log collector does not find the log, but the container runs: the start did not fail.
     if let Err(error) = ports.files.link_log(&start.pod, &start.name, id.as_str(), &start.log_path).await {
         tracing::warn!(pod = %start.pod, container = start.name, "linking the log: {}", error.user_message());
     }
@@ -355,8 +357,9 @@ async fn start_container(ctx: &EngineContext, job: &PlanJob, start: &StartContai
     }
 }
 
-/// A container may end before its start is answered, and a runtime may tell of that end before it shows it. Whoever
-/// looked in between would wait for the next complete reading, so one more look follows every start.
+/// A container may exit before StartContainer returns, and a runtime may send the exit event before its list shows the
+/// exit. A reading in between would miss the exit until the next complete reading, so every start is followed by one
+/// more reading of the pod.
 fn observe_again_soon(ctx: &EngineContext, uid: &PodUid) {
     let (outbox, uid) = (ctx.outbox.clone(), uid.clone());
     tokio::spawn(async move {

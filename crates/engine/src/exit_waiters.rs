@@ -1,7 +1,7 @@
-//! Who waits for the end of a container: readers that follow a log.
+//! Waits for the exit of containers, for readers that follow a log.
 //!
-//! They are told by the reading that shows the end, and cost nothing in between. Those that left are forgotten at the
-//! next occasion.
+//! The observation that shows the exit notifies them, so nothing is polled. Closed waiters are removed at the next
+//! check.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ pub(crate) struct ExitWaiters(BTreeMap<PodUid, Vec<(ContainerId, oneshot::Sender
 impl ExitWaiters {
     pub fn add(&mut self, state: &NodeState, pod: PodUid, container: ContainerId, told: oneshot::Sender<()>) {
         if has_ended(state, &pod, &container) {
-            // Who asked may have left.
+            // The receiver may have been dropped.
             let _ = told.send(());
             return;
         }
@@ -25,7 +25,7 @@ impl ExitWaiters {
         waiting.push((container, told));
     }
 
-    /// After something was read, or a pod was forgotten.
+    /// Called after an observation, and after a pod was forgotten.
     pub fn notify_exited(&mut self, state: &NodeState) {
         self.0.retain(|pod, waiting| {
             for (_, told) in
@@ -38,8 +38,8 @@ impl ExitWaiters {
     }
 }
 
-/// Whose pod is not known has gone with it. A pod that was not read yet may have anything; what is missing in a reading
-/// is gone, since an instance is only known here by a reading.
+/// The container has ended if its pod is unknown. If the pod was not observed yet we can't tell. If it was observed and
+/// the container is not in it, the container was removed.
 fn has_ended(state: &NodeState, pod: &PodUid, container: &ContainerId) -> bool {
     let Some(entry) = state.pods.get(pod) else { return true };
     let Some(reading) = &entry.observed else { return false };

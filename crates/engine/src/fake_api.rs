@@ -1,4 +1,4 @@
-//! An API server of the mind: one Node, one Lease, Events; with faults on demand. For tests with paused time.
+//! A simulated API server with one Node, one Lease and Events, and faults on demand. For tests with paused time.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use tokio::sync::{Mutex, watch};
 use tokio::time::Instant;
 
-/// What goes wrong with a call.
+/// How a call fails.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Fault {
     Conflict,
@@ -31,9 +31,9 @@ struct FakeApiState {
     uids: u64,
     lease: Option<Lease>,
     events: Vec<Event>,
-    /// Calls as they came: seconds since the start, and what was asked.
+    /// Calls in order: seconds since the start, and the name of the call.
     calls: Vec<(f64, String)>,
-    /// For the next calls whose name begins so.
+    /// Faults for the next calls whose names begin with the string.
     faults: VecDeque<(String, Fault)>,
 }
 
@@ -65,7 +65,7 @@ impl FakeApi {
         self.state.lock().await.events.clone()
     }
 
-    /// Names of the calls since the last time this was asked.
+    /// Names of the calls since this was last called.
     pub async fn calls(&self) -> Vec<String> {
         self.timed_calls().await.into_iter().map(|(_, call)| call).collect()
     }
@@ -74,7 +74,7 @@ impl FakeApi {
         std::mem::take(&mut self.state.lock().await.calls)
     }
 
-    /// As somebody else would.
+    /// Changes the Node as another client would.
     pub async fn change_node(&self, change: impl FnOnce(&mut Node)) {
         let mut node = (*self.node().expect("a node")).clone();
         change(&mut node);
@@ -182,7 +182,7 @@ impl NodeApi for FakeApi {
     }
 }
 
-/// A strategic merge, as far as the patches of a node need it.
+/// A strategic merge patch, as far as the patches of a node need it.
 fn merge(target: &mut Value, patch: &Value) {
     let (Value::Object(target), Value::Object(patch)) = (target, patch) else { return };
     for (key, value) in patch.iter().filter(|(key, _)| !key.starts_with('$')) {
@@ -261,7 +261,7 @@ impl EventApi for FakeApi {
     }
 }
 
-/// The wall clock of a test: it runs with tokio's.
+/// The wall clock of a test: it advances with tokio's clock.
 pub(crate) struct TestWall(Instant);
 
 impl TestWall {
@@ -276,7 +276,7 @@ impl WallClock for TestWall {
     }
 }
 
-/// Reasons of what was recorded.
+/// The reasons of the recorded Events.
 pub(crate) struct RecordedReasons(watch::Sender<Vec<String>>);
 
 impl RecordedReasons {

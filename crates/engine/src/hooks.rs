@@ -1,4 +1,4 @@
-//! Carrying out lifecycle hooks.
+//! Runs lifecycle hooks.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use ports::HookAnswer;
 
 use crate::dispatcher::EngineContext;
 
-/// Sleeps, and says when it was dropped before its end.
+/// Sleeps. `cut_short` runs if the sleep is dropped before its end.
 async fn sleep(length: Duration, cut_short: impl FnOnce()) {
     let mut guard = OnDrop(Some(cut_short));
     tokio::time::sleep(length).await;
@@ -28,7 +28,7 @@ impl<F: FnOnce()> Drop for OnDrop<F> {
     }
 }
 
-/// Runs a hook to its end. The error is the whole sentence about it.
+/// Runs a hook to its end. The error is the complete message about it.
 pub(crate) async fn run(
     ctx: EngineContext,
     uid: PodUid,
@@ -65,7 +65,7 @@ pub(crate) async fn run(
     }
 }
 
-/// What a command that failed said: the sentence about its end, and all of its output.
+/// The failure of a command: the message, and all of its output.
 fn exec_failure(command: &[String], result: &ExecResult) -> (String, String) {
     let complaint = truncate_output(&result.stderr, TextLimit::HookOutput);
     let command = truncate_text(command.join(" "), TextLimit::HookOutput);

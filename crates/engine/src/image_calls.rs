@@ -1,10 +1,10 @@
-//! Image calls: look, pull. One task each; the desk in `decide` sees to it that there is only one per image.
+//! Image calls: inspect and pull. Each runs in its own task; `decide::images` starts at most one call per image.
 //!
 //! ```text
 //!   inspect:     runtime ──> records ──> ImageInspected
 //!   pull:        note that it begins ──> read files ──> try each credential ──> note how it went ──> ImagePulled
 //! ```
-//! A credential source that fails is told of in the log, and the pull goes on with the others.
+//! If a credential source fails, that is logged and the pull goes on with the others.
 
 use std::collections::BTreeMap;
 
@@ -24,15 +24,15 @@ use tokio::time::Instant;
 use crate::dispatcher::EngineContext;
 use crate::executor::call_failure;
 
-/// What image calls share. What plugins say stays here: events carry no secrets.
+/// State that image calls share. Answers of plugins stay here: events carry no secrets.
 #[derive(Default)]
 pub(crate) struct ImageCallState {
     pub(crate) plugin_responses: Mutex<PluginCache>,
-    /// Tokens of service accounts that plugins were shown.
+    /// Service account tokens that were requested for plugins.
     pub(crate) plugin_tokens: Mutex<PluginTokens>,
-    /// What plugins said about images whose pulls are about to begin.
+    /// Plugins' answers for images whose pulls are about to start.
     pub(crate) plugin_keyrings: Mutex<BTreeMap<PullKey, Keyring>>,
-    /// Held while records are read and written back, so that no writer loses another's entry.
+    /// Held while records are read and written back, so that no write overwrites another.
     records: Mutex<()>,
 }
 
@@ -111,15 +111,15 @@ async fn pull_and_record(
     let image = pull.image.as_str();
     let began = Instant::now();
     let result = pull_with_each_credential(ctx, pull, own, context).await;
-    // At once: whatever fails after this, the image is there and was pulled by us.
+    // Recorded first: whatever fails after this, the image exists and was pulled by us.
     record_pull_result(ctx, split_key(image).0, &result).await;
     let (reference, _) = result?;
-    // The user of the image is needed to make a container; without it the pull is of no use yet.
+    // A container can't be created without knowing the image's user, so without it the pull failed.
     let found = ctx.ports.images.image_status(&spec(image)).await.map_err(|e| call_failure(&e))?;
     Ok(PulledImage { reference, image: found, took: began.elapsed() })
 }
 
-/// Every credential that fits, one after the other until one does it; none at all without any.
+/// Tries each matching credential until a pull succeeds; without credentials, pulls anonymously.
 async fn pull_with_each_credential(
     ctx: &EngineContext,
     pull: &PullKey,
@@ -144,7 +144,7 @@ async fn pull_with_each_credential(
             Err(error) => {
                 let failure = call_failure(&error);
                 if failure.unreachable {
-                    // It is not the registry that speaks, and no other credential changes it.
+                    // The failure is not from the registry, so no other credential changes it.
                     return Err(failure);
                 }
                 messages.push(failure.message);
@@ -177,7 +177,8 @@ async fn node_keyring(ctx: &EngineContext) -> Keyring {
 
 // ---- records ----------------------------------------------------------------------------------------------------
 
-/// Before the runtime is asked: an image whose pull was begun here is never taken for one that anybody may use.
+/// Recorded before the runtime is called: an image whose pull was started here must never count as preloaded and so be
+/// open to every pod.
 async fn record_pull_intent(ctx: &EngineContext, image: &str) -> Result<(), RecordError> {
     let Some(records) = &ctx.ports.pull_records else { return Ok(()) };
     let _records_guard = ctx.image_call_state.records.lock().await;
@@ -197,13 +198,13 @@ async fn record_pull_result(
     if let Ok((reference, used)) = result
         && let Err(error) = record_pulled_image(ctx, image, reference, Some(used)).await
     {
-        // The intent stays: whoever wants the image next has to pull it.
+        // The intent stays, so the next pod that wants the image has to pull it.
         return tracing::error!(image, "the pulled image could not be recorded: {}", error.user_message());
     }
     drop_intents(&**records, image).await;
 }
 
-/// A pod has shown that its secret opens an image that is there.
+/// Records that a pod's secret gives access to an image that exists on the node.
 pub(crate) async fn record_image_access(
     ctx: EngineContext,
     image: String,
@@ -243,8 +244,8 @@ async fn record_pulled_image(
     }
 }
 
-/// After a start: pulls that an earlier agent began and whose image is there have ended. With what credentials is not
-/// known, so the record grants nothing.
+/// After a start: resolves pulls that an earlier agent started and whose image exists. The credentials they used are
+/// not known, so the record grants access to nobody.
 pub(crate) async fn resolve_pull_intents(ctx: EngineContext) {
     let Some(records) = &ctx.ports.pull_records else { return };
     let _records_guard = ctx.image_call_state.records.lock().await;
@@ -255,7 +256,7 @@ pub(crate) async fn resolve_pull_intents(ctx: EngineContext) {
     };
     let present = match ctx.ports.images.list_images().await {
         Ok(images) => images,
-        // They are settled when the image is pulled again, or at the next start.
+        // These intents are resolved by the next pull of the image, or at the next start.
         Err(error) if error.disposition() == Disposition::Retry => return,
         Err(error) => return tracing::error!("images can't be listed to resolve pull intents: {error}"),
     };

@@ -1,4 +1,4 @@
-//! Renews the node's lease. Alone in its task and with its own deadline, so that nothing else can make the node seem
+//! Renews the node's lease, in its own task and with its own deadline, so that no other work can make the node look
 //! dead.
 //!
 //! ```text
@@ -24,7 +24,7 @@ pub(crate) struct LeaseRenewer {
     pub nodes: Arc<dyn NodeApi>,
     pub clock: Clock,
     pub seed: JitterSeed,
-    /// As the server answered last.
+    /// The lease as the server last returned it.
     pub last: Option<Lease>,
 }
 
@@ -66,7 +66,7 @@ impl LeaseRenewer {
         Ok(())
     }
 
-    /// The lease as it is; `None` when it was made just now.
+    /// Reads or creates the lease. `None` when it was created just now.
     async fn ensure(&mut self) -> Option<Lease> {
         let mut failures = 0;
         loop {
@@ -89,7 +89,7 @@ impl LeaseRenewer {
             Err(ApiError::NotFound { .. }) => {}
             Err(error) => return Err(error),
         }
-        // Without an owner nobody would remove it after the node.
+        // Without an owner reference the lease would not be deleted with the node.
         let owner = self.node_uid().await?;
         let wanted = lease::renewed(&self.setup, None, Some(&owner), self.clock.now().wall);
         self.last = Some(self.leases.create(&wanted, patience).await?);

@@ -6,8 +6,8 @@
 //!                              (owns NodeState)
 //! ```
 //!
-//! One dispatcher task owns the state. Every effect that takes time runs in a task of its own and ends by sending an
-//! event. Nothing here looks at a pod's spec or chooses between two ways.
+//! One dispatcher task owns the state. Every effect that takes time runs in its own task, which sends an event when it
+//! ends. Nothing here reads a pod's spec or makes a decision.
 
 mod api_calls;
 mod clock;
@@ -54,7 +54,7 @@ pub use node_duties::NodeDuties;
 pub use query::EngineHandle;
 pub use tasks::EssentialTasks;
 
-/// The outside, as the engine uses it.
+/// The ports that the engine uses.
 #[derive(Clone)]
 pub struct Ports {
     pub runtime: Arc<dyn Runtime>,
@@ -75,32 +75,32 @@ pub struct Ports {
     pub meter: Arc<dyn EngineMetrics>,
     /// `None`: no storage driver can register.
     pub csi: Option<CsiPorts>,
-    /// What plans are put under.
+    /// Where plans send their spans.
     pub tracing: Tracing,
-    /// `None`: the node stands alone.
+    /// `None`: the node runs without a cluster.
     pub cluster: Option<ClusterPorts>,
 }
 
-/// An engine that does nothing yet: questions may be asked, and are answered once it runs.
+/// An engine that has not started. Queries may be sent already; they are answered once it runs.
 pub struct Engine(dispatcher::PreparedEngine);
 
 impl Engine {
-    /// Takes on the node's duties: its object and its lease in a cluster, its facts everywhere.
+    /// Adds the node's duties: in a cluster its Node object and Lease, and everywhere the facts about the host.
     pub fn with_node_duties(mut self, duties: NodeDuties) -> Self {
         self.0.duties = Some(duties);
         self
     }
 
     /// Makes every step panic that plans a pod of this name, or one with a container of this name, so that tests see
-    /// what follows. Not in what ships.
+    /// what follows. Only in debug builds.
     #[cfg(debug_assertions)]
     pub fn with_test_panic(mut self, name: String) -> Self {
         self.0.with_test_panic(name);
         self
     }
 
-    /// Runs until `stop` is cancelled; pods are left as they are then. Any other end is an error, and the process must
-    /// not outlive it.
+    /// Runs until `stop` is cancelled; the pods keep running then. Any other end is an error, and the process must end
+    /// too.
     pub fn start(self) -> tokio::task::JoinHandle<Result<(), EngineError>> {
         self.0.start()
     }

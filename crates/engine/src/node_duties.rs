@@ -1,6 +1,6 @@
-//! What an agent does for its node beside running pods: the tasks around the node keeper, and their start.
+//! What an agent does for its node besides running pods: the tasks around the Node object, and their start.
 //!
-//! Each of them may hang on its own without holding up another.
+//! Each of them may hang without delaying another.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,33 +20,34 @@ use crate::dispatcher::{EngineContext, Outbox};
 use crate::lease_renewer::LeaseRenewer;
 use crate::node_reconciler::{ImageList, NodeReconciler, NodeReconcilerDeps, WatchedNode};
 
-/// Runtimes tell of images that come, not all of them of those that go: how often they are listed although nobody told.
+/// Runtimes send events when images are added, but not all do when images are removed. So images are also listed at
+/// this period.
 const IMAGE_LIST_PERIOD: Duration = Duration::from_secs(300);
-/// A pull of many layers is told of many times.
+/// The pull of an image with many layers sends many events, so we wait this long before we list.
 const IMAGE_LIST_DELAY: Duration = Duration::from_secs(1);
 const FACTS_PERIOD_ALONE: Duration = Duration::from_secs(60);
 const CIDR_RETRY: Duration = Duration::from_secs(5);
 
-/// What a node's duties need beside the engine's own ports.
+/// What the node's duties need besides the engine's own ports.
 pub struct NodeDuties {
     pub setup: NodeObjectConfig,
     pub facts: Arc<dyn HostFactsSource>,
-    /// Where randomness begins; another number on every start.
+    /// Seed for jitter; different at every start.
     pub seed: u64,
-    /// Told about the node when the agent starts.
+    /// Events about the node that are sent when the agent starts.
     pub events_at_start: Vec<ApiEvent>,
 }
 
-/// What runs for a node of a cluster.
+/// The tasks' outputs in a cluster.
 pub(crate) struct RunningDuties {
-    /// Shows the node's object.
+    /// The Node object as the watch shows it.
     pub node: watch::Receiver<WatchedNode>,
     pub csi_node: Option<Arc<CsiNodeReconciler>>,
 }
 
-/// Returns what runs, in a cluster.
+/// Starts the tasks. In a cluster, returns their outputs.
 ///
-/// Without a cluster only the host's facts are kept fresh, and the runtime is told the configured range of addresses.
+/// Without a cluster only the host's facts are refreshed, and the runtime is sent the configured pod CIDR.
 pub(crate) fn start(
     ctx: &EngineContext,
     duties: NodeDuties,
@@ -56,7 +57,7 @@ pub(crate) fn start(
 ) -> Option<RunningDuties> {
     let setup = Arc::new(duties.setup);
     let (facts_now, facts) = watch::channel(facts);
-    // A cluster is told of a new address with the next heartbeat; alone there is no hurry.
+    // In a cluster a new address is sent with the next status update; without one there is no hurry.
     let period = if ctx.ports.cluster.is_some() { setup.status_period } else { FACTS_PERIOD_ALONE };
     let refresh = refresh_facts(duties.facts, period, facts_now, ctx.outbox.clone());
     spawn_until(ctx, stop, "reading host facts", refresh);
@@ -96,7 +97,7 @@ struct NodeFeeds {
     storage: watch::Receiver<Option<String>>,
 }
 
-/// What the keepers begin with.
+/// What the Node and Lease tasks start with.
 struct NodeStartInputs {
     seed: u64,
     events: Vec<ApiEvent>,
@@ -147,7 +148,7 @@ fn spawn_until(
     ctx.essential_tasks.spawn(name, task);
 }
 
-/// Passes the node's own object on: every state to the keeper, and to the dispatcher what pods can notice.
+/// Forwards the Node object: every state to the Node reconciler, and what affects pods to the dispatcher.
 pub(crate) async fn follow_node(
     api: Arc<dyn NodeApi>,
     name: String,
@@ -177,7 +178,7 @@ pub(crate) async fn follow_node(
     }
 }
 
-/// Reads the host again and again. A resolver that hangs makes this late, and nothing else.
+/// Reads the facts about the host again and again. A DNS resolver that hangs delays only these facts.
 pub(crate) async fn refresh_facts(
     source: Arc<dyn HostFactsSource>,
     period: Duration,
@@ -204,7 +205,7 @@ pub(crate) async fn refresh_facts(
     }
 }
 
-/// Addresses come and go with services and bridges; pods depend on the node's own only.
+/// The host's addresses change with services and bridges; pods depend only on the node's own address.
 fn without_addresses(facts: &HostFacts) -> HostFacts {
     HostFacts { addresses: HostAddresses::default(), ..facts.clone() }
 }
@@ -215,7 +216,7 @@ async fn list_images(
     news: Arc<Notify>,
     now: watch::Sender<ImageList>,
 ) {
-    // Before it was there once, asking it only makes noise.
+    // Wait until the runtime has answered once; calls before that only fail and fill the log.
     if runtime.wait_for(|view| view.answered_at.is_some()).await.is_err() {
         return;
     }
@@ -230,10 +231,10 @@ async fn list_images(
             }
             Err(error) => tracing::debug!("images can't be listed: {error}"),
         }
-        // Whichever comes first, it is looked at afterwards.
+        // Images are listed after a notification and after a timeout alike.
         let _ = tokio::time::timeout(IMAGE_LIST_PERIOD, news.notified()).await;
         tokio::time::sleep(IMAGE_LIST_DELAY).await;
-        // What was told during the pause is seen by the same look.
+        // A notification during the pause is covered by this list.
         let _ = news.notified().now_or_never();
     }
 }
@@ -246,7 +247,7 @@ async fn send_pod_cidrs_to_runtime(runtime: Arc<dyn Runtime>, mut wanted: watch:
                 Ok(()) => tracing::info!(cidrs, "the pod CIDRs were sent to the runtime"),
                 Err(error) => {
                     tracing::warn!(cidrs, "the pod CIDRs could not be sent to the runtime: {error}");
-                    // A newer range need not wait.
+                    // Retry at once when the CIDR changes.
                     let _ = tokio::time::timeout(CIDR_RETRY, wanted.changed()).await;
                     continue;
                 }
@@ -295,7 +296,7 @@ mod tests {
         assert!(matches!(inbox.try_recv(), Ok(Event::FactsChanged(facts)) if facts.cpus == 9));
     }
 
-    /// Counts how often it was asked for its list.
+    /// Counts how often the list was requested.
     #[derive(Default)]
     struct FakeImages(std::sync::atomic::AtomicUsize);
 
@@ -355,7 +356,7 @@ mod tests {
         tokio::spawn(follow_node(api.clone(), "n".into(), Outbox(outbox), now, cidrs));
         let soon = || tokio::time::sleep(Duration::from_millis(5));
         soon().await;
-        // That there is none is word enough for who waits for the first one.
+        // The first message arrives even if there is no Node, because a receiver waits for it.
         assert!(node.has_changed().unwrap());
         assert!(inbox.try_recv().is_err());
         api.put_node(Node::default()).await;

@@ -1,4 +1,4 @@
-//! Keeps the Node object: makes it, keeps its status true, makes it again when somebody deleted it.
+//! Maintains the Node object: creates it, updates its status, and creates it again when it was deleted.
 //!
 //! ```text
 //!            ┌────────────── object gone ───────────────┐
@@ -8,8 +8,8 @@
 //!                            └──────────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! A task of its own, beside the dispatcher: however many pods come, heartbeats go out. Everything that can hang
-//! (facts, images, the runtime) is read by others and arrives here through watch channels.
+//! It has its own task beside the dispatcher, so the number of pods does not delay status updates. Everything that can
+//! hang (facts, images, the runtime) is read by other tasks and arrives here through watch channels.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,18 +34,18 @@ const TICK_JITTER: f64 = 0.04;
 const FIRST_BACK_OFF: Duration = Duration::from_millis(100);
 const LAST_BACK_OFF: Duration = Duration::from_secs(7);
 
-/// Images as they were listed last.
+/// The last list of images.
 pub(crate) type ImageList = Option<Arc<Vec<Image>>>;
 
 /// The object as the watch shows it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct WatchedNode {
     pub node: Option<Arc<Node>>,
-    /// UID of the one that was there and is not any more. That there was none yet is no news to who makes it.
+    /// UID of the Node that was deleted. `None` if the watch has never shown one.
     pub deleted_uid: Option<String>,
 }
 
-/// What the keeper works with.
+/// What the reconciler works with.
 pub(crate) struct NodeReconcilerDeps {
     pub setup: Arc<NodeObjectConfig>,
     pub api: Arc<dyn NodeApi>,
@@ -64,10 +64,10 @@ pub(crate) struct NodeReconcilerDeps {
 
 pub(crate) struct NodeReconciler {
     deps: NodeReconcilerDeps,
-    /// The newest state of the object that is known, from the watch or from an answer.
+    /// The newest state of the object, from the watch or from a response.
     known: Option<Arc<Node>>,
     registered: bool,
-    /// How often in a row the object was not there when its status was to be sent.
+    /// How often in a row the object did not exist when its status was to be sent.
     times_not_found: u32,
     told: ReportedEvents,
     reports: StatusReportSchedule,
@@ -90,7 +90,7 @@ impl NodeReconciler {
         }
     }
 
-    /// `events`: told when the agent starts, beside that it does.
+    /// `events`: sent when the agent starts, besides the event about the start itself.
     pub async fn run(mut self, events: Vec<ApiEvent>, stop: CancellationToken) {
         self.record(&[ApiEvent::normal("Starting", "Starting kubelet.")]);
         self.record(&events);
@@ -103,7 +103,8 @@ impl NodeReconciler {
                 if self.registered || !self.deps.setup.register {
                     self.wait().await;
                 } else if self.times_not_found > 1 {
-                    // The first time it is made again at once. One that can be made but not kept is no reason to race.
+                    // After the first loss the Node is created again at once. If it disappears repeatedly, we wait
+                    // longer each time.
                     tokio::time::sleep(back_off(self.times_not_found)).await;
                 }
             }
@@ -111,7 +112,7 @@ impl NodeReconciler {
         .await;
     }
 
-    /// Until something is different from what was sent, or the time has come.
+    /// Waits until an input has changed or the next status update is due.
     async fn wait(&mut self) {
         loop {
             let at = self.deps.clock.instant(self.next);
@@ -126,18 +127,19 @@ impl NodeReconciler {
                 () = tokio::time::sleep_until(at) => return,
             };
             if changed.is_err() {
-                // Whoever told us has ended: so does the agent. The heartbeats go on for as long as it takes.
+                // A sender was dropped, so the agent is shutting down. Status updates continue at their period until
+                // then.
                 tokio::time::sleep_until(at).await;
                 return;
             }
-            // Our own patch comes back through the watch: nothing new.
+            // If the watch only shows our own patch, nothing has changed.
             if !by_watch || self.take_watched() {
                 return;
             }
         }
     }
 
-    /// Takes what the watch shows, if it is news.
+    /// Takes the state that the watch shows. Returns whether it is newer than what is known.
     fn take_watched(&mut self) -> bool {
         let now = self.deps.node.borrow_and_update().clone();
         match (now.node, &self.known) {
@@ -156,7 +158,7 @@ impl NodeReconciler {
         }
     }
 
-    /// Until there is an object that is ours.
+    /// Retries until a Node object exists that belongs to this agent.
     async fn register(&mut self) {
         let mut failures = 0;
         loop {
@@ -186,7 +188,7 @@ impl NodeReconciler {
                 return Ok(made);
             }
             Err(ApiError::AlreadyExists { .. }) => {}
-            // Who may not make nodes may have one that others made.
+            // An agent that may not create Nodes can still use one that exists.
             Err(ApiError::Forbidden { .. }) if !self.deps.setup.get_on_exists_only => {}
             Err(error) => return Err(error),
         }
@@ -201,7 +203,7 @@ impl NodeReconciler {
         }
     }
 
-    /// Makes the object's status what it should be.
+    /// Updates the object's status if it changed or an update is due.
     async fn sync(&mut self) {
         for attempt in 0..STATUS_UPDATE_RETRIES {
             let before = match self.object_to_patch(attempt).await {
@@ -231,7 +233,7 @@ impl NodeReconciler {
         self.next = self.next_status_update();
     }
 
-    /// The object is not there (any more).
+    /// Forgets the object if the error says that it does not exist.
     fn forget_object_if_not_found(&mut self, error: &ApiError) -> bool {
         let gone = matches!(error, ApiError::NotFound { .. });
         if gone {
@@ -242,7 +244,7 @@ impl NodeReconciler {
         gone
     }
 
-    /// First what is known, then, if that led to nothing, what the server has.
+    /// The first attempt patches the known object; later attempts read it from the server.
     async fn object_to_patch(&mut self, attempt: u32) -> Result<Option<Arc<Node>>, ApiError> {
         if attempt == 0 {
             self.take_watched();
@@ -324,12 +326,12 @@ impl NodeReconciler {
     }
 }
 
-/// After the `failures`-th failure in a row.
+/// The wait after the `failures`-th failure in a row.
 fn back_off(failures: u32) -> Duration {
     FIRST_BACK_OFF.saturating_mul(1 << failures.saturating_sub(1).min(10)).min(LAST_BACK_OFF)
 }
 
-/// Resource versions of one object grow.
+/// Resource versions of one object only grow.
 fn is_newer(shown: &Node, known: &Node) -> bool {
     let version = |node: &Node| node.metadata.resource_version.as_deref().and_then(|v| v.parse::<u64>().ok());
     match (version(shown), version(known)) {

@@ -1,4 +1,4 @@
-//! Objects of the cluster: watches that come and go with the pods that need them, tokens, services.
+//! Objects of the cluster: watches that exist while pods need them, tokens, services.
 //!
 //! ```text
 //!   WatchObject ──> a task that forwards what it sees ──> ObjectSeen ...   until UnwatchObject
@@ -6,7 +6,7 @@
 //!   RequestCertificate ──> one call ──> CertificateRequested
 //!   ReadStorage ──> one call ──> StorageRead
 //! ```
-//! Streams reconnect by themselves. One that ends all the same is begun anew after a moment.
+//! Streams reconnect by themselves. If one ends all the same, it is started again after a delay.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -25,11 +25,11 @@ use tokio_util::sync::CancellationToken;
 use crate::dispatcher::Outbox;
 use crate::tasks::spawn_call;
 
-/// Between the end of a stream that should have none and the next one.
+/// The delay before a watch that ended is started again.
 const WATCH_RESTART_DELAY: Duration = Duration::from_secs(1);
 
 pub(crate) struct ClusterObjectWatches {
-    /// `None`: the node stands alone.
+    /// `None`: the node runs without a cluster.
     cluster: Option<ClusterPorts>,
     outbox: Outbox,
     stop: CancellationToken,
@@ -61,7 +61,7 @@ impl ClusterObjectWatches {
         }));
     }
 
-    /// Which handler of the runtime a class means. What a sandbox of it costs is in the specs of the API's pods already.
+    /// Watches which runtime handler each RuntimeClass names. The overhead is already in the spec of pods from the API.
     pub fn follow_runtime_classes(&self) {
         let Some(cluster) = &self.cluster else { return };
         let (shared, outbox, stop) = (cluster.shared.clone(), self.outbox.clone(), self.stop.clone());
@@ -120,7 +120,7 @@ impl ClusterObjectWatches {
         }));
     }
 
-    /// Asked once: when it is asked again is a decision.
+    /// Reads once; whether to read again is decided by a step.
     pub fn read_storage(&self, key: StorageKey) {
         let Some(cluster) = &self.cluster else { return };
         let (storage, outbox) = (cluster.storage.clone(), self.outbox.clone());
@@ -177,7 +177,7 @@ impl ClusterObjectWatches {
         let request = async move {
             let issued = tokens.request(&wanted).await;
             let result = issued.map(|issued| Token { token: issued.token, expires: issued.expires });
-            // The server's own words are for users; which call it was is in the log.
+            // Users see only the server's message; the log also names the call.
             let result = result.map_err(|error| {
                 tracing::debug!(pod_uid = %wanted.pod_uid, "{error}");
                 server_message(&error)
@@ -211,7 +211,7 @@ fn with_cause(error: &CertificateRequestError) -> String {
     }
 }
 
-/// What the server said, where it said something; otherwise the whole error.
+/// The server's message if there is one, otherwise the whole error.
 fn server_message(error: &ports::ApiError) -> String {
     match error {
         ports::ApiError::NotFound { message, .. }

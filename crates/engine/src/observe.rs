@@ -1,9 +1,9 @@
 //! Reading the runtime: lists first, and a status only for what the lists show to have changed.
 //!
-//! The time of a reading is taken before its first call. The two lists make a reading complete: if one of them fails, the
-//! reading fails. A container or sandbox that vanishes between list and status is simply not there. A status that the
-//! runtime refuses, gives too late or gives of something else is noted in its pod (`missing_status`), of which the list
-//! entry is known then; every other pod is read as usual.
+//! The time of an observation is taken before its first call. Both lists must succeed for a complete reading: if one
+//! fails, the reading fails. A container or sandbox that is removed between list and status is left out. If the runtime
+//! refuses a status, answers too late or describes another object, this is noted in the pod (`missing_status`), and the
+//! pod is described by its list entry. All other pods are read as usual.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -34,9 +34,9 @@ use crate::dispatcher::EngineContext;
 
 type PreviousObservations = BTreeMap<PodUid, PreviousObservation>;
 
-/// How long a complete reading waits for one status: every other pod waits along.
+/// How long a complete reading waits for one status. It is short because every other pod waits too.
 const STATUS_TIMEOUT_FULL_READING: Duration = Duration::from_secs(5);
-/// How long the reading of one pod does.
+/// How long the reading of a single pod waits for one status.
 const STATUS_TIMEOUT_POD_READING: Duration = Duration::from_secs(20);
 
 pub(crate) async fn check_runtime(ctx: EngineContext, ask_cgroup_driver: bool) {
@@ -70,7 +70,7 @@ fn update_runtime_view(ctx: &EngineContext, version: &RuntimeVersion, status: &R
     });
 }
 
-/// `None` when this runtime does not tell: the configured driver stands.
+/// `None` if this runtime does not report its driver: then the configured driver is used.
 async fn cgroup_driver(ctx: &EngineContext) -> Result<Option<CgroupDriver>, RuntimeError> {
     match ctx.ports.runtime.cgroup_driver().await {
         Ok(driver) => {
@@ -100,7 +100,7 @@ pub(crate) async fn observe(ctx: EngineContext, scope: Scope, known: PreviousObs
     ctx.outbox.send(event);
 }
 
-/// What the lists show of one pod.
+/// The list entries of one pod.
 #[derive(Default)]
 struct Listed {
     name: Option<FullName>,
@@ -151,29 +151,29 @@ async fn read_runtime(
     });
     let readings = join_all(readings).await;
     if readings.iter().any(|(_, unreachable)| *unreachable) {
-        // Either the runtime can't reach one sandbox, or nobody can reach the runtime any more.
+        // If even Version fails, the runtime as a whole is unreachable, not only this sandbox.
         ctx.ports.runtime.version().await?;
     }
     Ok(readings.into_iter().map(|(pod, _)| pod).collect())
 }
 
-/// One sandbox or container after its status was asked for.
+/// The result of a status call for one sandbox or container.
 enum StatusOutcome<T> {
-    /// It is gone since the list was made.
+    /// It was removed after the list was made.
     Gone,
     Read(T),
-    /// What the list tells, and why there is no status.
+    /// The list entry, and why there is no status.
     Listed(T, RuntimeError),
 }
 
-/// Asks for statuses.
+/// Makes the status calls.
 struct StatusReader<'a> {
     ctx: &'a EngineContext,
     deadline: Duration,
 }
 
 impl StatusReader<'_> {
-    /// A pod, and whether the runtime said that something of it can't be reached.
+    /// Returns the pod, and whether the runtime said that a part of it can't be reached.
     async fn pod(
         &self,
         uid: PodUid,
@@ -220,7 +220,7 @@ impl StatusReader<'_> {
         (pod, unreachable)
     }
 
-    /// `Ok(None)`: it is gone.
+    /// `Ok(None)`: it was removed.
     async fn status<T>(
         &self,
         call: &'static str,
@@ -245,7 +245,7 @@ impl StatusReader<'_> {
             return StatusOutcome::Listed(old.clone(), answer);
         }
         let read = same.filter(|s| !is_missing(known, s.id.as_str()));
-        // A ready sandbox without an address may still get one.
+        // A ready sandbox without an address may still get one, so its status is read again.
         if let Some(old) = read.filter(|s| !s.ready || !s.ips.is_empty()) {
             return StatusOutcome::Read(old.clone());
         }
@@ -259,7 +259,7 @@ impl StatusReader<'_> {
         match answer {
             Ok(None) => StatusOutcome::Gone,
             Ok(Some(status)) => StatusOutcome::Read(read_sandbox(info, status)),
-            // Its network is the node's, which has no address to wait for.
+            // A host-network sandbox has no IP of its own, so the earlier status is still complete.
             Err(_) if read.is_some_and(|s| s.network == NamespaceMode::Node) => {
                 read.map_or(StatusOutcome::Gone, |old| StatusOutcome::Read(old.clone()))
             }
@@ -303,7 +303,7 @@ fn is_missing(known: Option<&PreviousObservation>, id: &str) -> bool {
     known.is_some_and(|known| known.pod.missing_status.contains_key(id))
 }
 
-/// What the runtime answered before, where it is too early to ask again.
+/// The runtime's earlier error, if it is too early to ask again.
 fn earlier_status_error(known: Option<&PreviousObservation>, id: &str) -> Option<RuntimeError> {
     let answer = known.filter(|known| !known.retry_missing_status)?.pod.missing_status.get(id)?;
     Some(RuntimeError::Failed { call: "status", code: 0, message: answer.clone() })
@@ -328,7 +328,7 @@ fn read_sandbox(info: SandboxInfo, status: SandboxStatus) -> ObservedSandbox {
     }
 }
 
-/// A sandbox by its list entry, and by what was read of it earlier.
+/// Describes a sandbox by its list entry and its last status.
 fn listed_sandbox(info: SandboxInfo, old: Option<&ObservedSandbox>) -> ObservedSandbox {
     ObservedSandbox {
         id: info.id,
@@ -342,7 +342,7 @@ fn listed_sandbox(info: SandboxInfo, old: Option<&ObservedSandbox>) -> ObservedS
     }
 }
 
-/// A container by its list entry, and by what was read of it earlier.
+/// Describes a container by its list entry and its last status.
 fn listed_container(info: ContainerInfo, old: Option<&ObservedContainer>) -> ObservedContainer {
     let (state, ended) = (info.state, info.state == ContainerState::Exited);
     let status = ContainerStatus {
@@ -351,7 +351,7 @@ fn listed_container(info: ContainerInfo, old: Option<&ObservedContainer>) -> Obs
         attempt: info.attempt,
         state,
         created_at: info.created_at,
-        // It did not start before it was made, and nothing tells when it did.
+        // The list has no start time; the container can't have started before it was created.
         started_at: info.created_at,
         finished_at: 0,
         exit_code: EXIT_CODE_UNKNOWN,

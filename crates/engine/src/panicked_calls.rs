@@ -1,4 +1,4 @@
-//! The outcome of a call that panicked: for each effect that somebody waits for, the event that says that it failed.
+//! The outcome of a call that panicked: for each effect whose event is awaited, the event that reports the failure.
 
 use decide::effect::ApiCall;
 use decide::event::{ApiCallResult, ApiFailure, ApiFailureKind, CallFailure, Event, RuntimeCheck};

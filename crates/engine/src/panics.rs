@@ -1,4 +1,4 @@
-//! Records of panics: read before anything is decided, written as the last thing that the engine does.
+//! Records of panics: read before anything is decided, written as the last action of the engine.
 
 use std::time::Duration;
 
@@ -6,10 +6,10 @@ use model::panic_record::PanicRecord;
 
 use crate::dispatcher::EngineContext;
 
-/// A disk that does not answer by then is not waited for any longer.
+/// How long we wait for the disk.
 const DISK_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What earlier agents left. Records that can't be read set nobody aside.
+/// The panic records of earlier agents. If they can't be read, no pod is set aside.
 pub(crate) async fn load(ctx: &EngineContext) -> Vec<PanicRecord> {
     match tokio::time::timeout(DISK_TIMEOUT, ctx.ports.panic_records.load()).await {
         Ok(Ok(records)) => records,

@@ -1,10 +1,10 @@
-//! Asking credential plugins about an image, on behalf of a pod.
+//! Calls credential plugins about an image, for a pod.
 //!
 //! ```text
 //!   which plugins fit ──> ServiceAccount, if one takes tokens ──> each at the same time:
 //!       annotations ──> token (kept or asked for) ──> answer (kept or asked for) ──> logins, and whose they are
 //! ```
-//! A plugin that fails is told of in the log, and what the others say is used. Secrets stay here: events carry none.
+//! If a plugin fails, that is logged and the answers of the others are used. Secrets stay here: events carry none.
 
 use decide::credentials::{
     CredentialSource, Keyring, PluginInvocation, PluginServiceAccount, annotations_for_plugin, plugin,
@@ -21,7 +21,7 @@ use model::credentials::{
 
 use crate::dispatcher::EngineContext;
 
-/// All that are for the image, at the same time.
+/// Calls all plugins that match the image, concurrently.
 pub(crate) async fn ask_plugins(ctx: EngineContext, pull: PullKey, pod: PullingPod, for_access: bool) {
     let repository = repository(split_key(&pull.image).0);
     let has_account = !pod.service_account.is_empty();
@@ -58,7 +58,7 @@ async fn service_account(ctx: &EngineContext, pod: &PullingPod) -> Result<Servic
     found.map_err(|error| error.to_string())
 }
 
-/// What one plugin says, and whose it is.
+/// What one plugin returns, and which pods may use it.
 async fn ask_one(
     ctx: &EngineContext,
     plugin: &CredentialPlugin,
@@ -93,7 +93,7 @@ async fn ask_one(
     let annotations = match annotations_for_plugin(token, account) {
         Ok(annotations) => annotations,
         Err(missing) => {
-            // An annotation may be how a workload says that it wants the plugin at all.
+            // An annotation may be how a workload requests the plugin, so a missing one is not an error.
             tracing::debug!(plugin = plugin.name, "not asked: required annotation {missing} not found");
             return None;
         }
@@ -134,7 +134,7 @@ async fn token_for(
     Ok(issued)
 }
 
-/// What the plugin says about an image, now or lately.
+/// The plugin's answer about an image, from a call or from the cache.
 async fn plugin_logins(
     ctx: &EngineContext,
     plugin: &CredentialPlugin,

@@ -1,4 +1,4 @@
-//! Probes: one task per attempt, none while there is nothing to ask. And the keeper of their record.
+//! Runs probes: one task per attempt, no task in between. Also stores the probe records.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,10 +16,9 @@ use tokio::time::Instant;
 
 use crate::dispatcher::EngineContext;
 
-/// The runtime ends a command that takes too long by itself. Where it does not, it is not waited for any longer
-/// than this.
+/// The runtime enforces the timeout of a command. If it does not, we wait this much longer.
 const RUNTIME_SLACK: Duration = Duration::from_secs(1);
-/// A disk that does not answer by then is not waited for any longer.
+/// How long we wait for the disk.
 const LOAD_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub(crate) struct ProbeAttempt {
@@ -35,7 +34,7 @@ pub(crate) async fn run(ctx: EngineContext, attempt: ProbeAttempt) {
     let ProbeAttempt { uid, container, kind, id, call, attempts } = attempt;
     let began = Instant::now();
     let asking = std::panic::AssertUnwindSafe(run_probe(&ctx, &id, &call, attempts)).catch_unwind();
-    // Whoever waits for the answer gets one in any case, or it would wait for ever.
+    // Always send an outcome, even after a panic, because the state waits for it.
     let outcome =
         asking.await.unwrap_or_else(|_| ProbeOutcome::unknown("internal error: the probe panicked"));
     let took = began.elapsed();
@@ -52,7 +51,7 @@ async fn run_probe(ctx: &EngineContext, id: &ContainerId, call: &ProbeCall, atte
     .await
 }
 
-/// An answer is an answer, also a bad one; what could not be carried out is tried again.
+/// A failed probe is a result. Only a probe that could not be run is retried.
 async fn retry_probe_errors<F>(attempts: u32, mut attempt: impl FnMut() -> F) -> ProbeOutcome
 where
     F: Future<Output = ProbeOutcome>,
@@ -72,8 +71,8 @@ async fn exec(ctx: &EngineContext, id: &ContainerId, command: &[String], timeout
     let running = runtime.exec_sync(id, command, timeout);
     match tokio::time::timeout(timeout.saturating_add(RUNTIME_SLACK), running).await {
         Ok(ended) => probe_outcome(command, timeout, ended),
-        // Either the command left something behind that keeps the call from ending, and that is its failure; or the
-        // runtime hangs, and then no container is to die for it.
+        // If the runtime answers Version, the command left a process behind that keeps the call open: the probe failed.
+        // If it does not, the runtime hangs, and no container may be killed for that.
         Err(_) => match tokio::time::timeout(RUNTIME_SLACK, runtime.version()).await {
             Ok(Ok(_)) => probe_outcome(
                 command,
@@ -104,7 +103,7 @@ fn probe_outcome(
     }
 }
 
-/// What an earlier agent left on record.
+/// The probe records that an earlier agent stored.
 pub(crate) async fn load_records(ctx: &EngineContext) -> BTreeMap<PodUid, ProbeRecord> {
     let Ok(found) = tokio::time::timeout(LOAD_TIMEOUT, ctx.ports.probe_records.load()).await else {
         tracing::warn!("saved probe results can't be read: no answer from the disk");
@@ -116,7 +115,7 @@ pub(crate) async fn load_records(ctx: &EngineContext) -> BTreeMap<PodUid, ProbeR
     found.records.into_iter().collect()
 }
 
-/// Takes the record of each pod to disk, the latest only, one after the other: a slow disk delays nothing else.
+/// Writes the newest record of each pod, one after the other. This task alone waits for a slow disk.
 pub(crate) async fn save_probe_records(
     ctx: EngineContext,
     mut inbox: mpsc::UnboundedReceiver<(PodUid, ProbeRecord)>,

@@ -1,4 +1,4 @@
-//! Questions to the running engine. The dispatcher answers them between two events, so no lock guards the state.
+//! Queries to the running engine. The dispatcher answers them between two events, so no lock guards the state.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::exit_waiters::ExitWaiters;
 
-/// Events kept per pod for people who ask.
+/// Events kept per pod for the debugging API.
 const EVENTS_KEPT: usize = 24;
 
 pub(crate) enum Query {
@@ -35,7 +35,7 @@ pub(crate) enum Query {
     Node(oneshot::Sender<NodeReport>),
 }
 
-/// Asks the engine. Every answer is `None` when the engine has ended.
+/// Sends queries to the engine. Every answer is `None` when the engine has ended.
 #[derive(Clone)]
 pub struct EngineHandle {
     queries: mpsc::Sender<Query>,
@@ -98,7 +98,7 @@ impl Query {
         watches: impl FnOnce() -> Vec<WatchReport>,
     ) {
         let wanted = || state.pods.values().filter(|e| !e.orphan);
-        // Who asked may have left; that is theirs to know.
+        // The receiver of the answer may have been dropped.
         match self {
             Query::Pods(to) => drop(to.send(wanted().filter(|e| !e.removed).map(with_status).collect())),
             Query::Running(to) => {
@@ -197,7 +197,7 @@ fn volume_inputs<'a>(state: &'a NodeState, entry: &'a PodEntry, now: Now) -> Vol
 fn pod_details(state: &NodeState, entry: &PodEntry, now: Now) -> PodDetails {
     let cgroup = decide::cgroups::pod_cgroup(&state.config, &entry.view);
     let mut volumes = decide::volumes::measured(&volume_inputs(state, entry, now));
-    // A driver knows nothing of a volume before it has published it.
+    // A driver knows nothing of a volume before it was published.
     volumes.retain(|volume| volume.of_driver.is_none() || entry.ledger.volumes_set_up.contains(&volume.name));
     PodDetails {
         cgroup: cgroup.map(|name| name.to_path(state.config.cgroup_driver)),
@@ -277,7 +277,7 @@ fn container_view(
         containers.filter(|c| c.name == spec.name && !c.log_path.is_empty())
     };
     let newest = logs().next();
-    // While a container waits for its restart, the instance before is the newest one.
+    // While a container waits for its restart, its last instance is the newest one.
     let last = status.and_then(|s| s.last_state.as_ref()?.terminated.as_ref()?.container_id.as_deref());
     let previous = last.and_then(|last| logs().find(|c| last.ends_with(c.id.as_str())));
     ContainerView {

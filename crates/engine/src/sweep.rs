@@ -1,4 +1,4 @@
-//! Listing and removing what is on disk and in the cgroup tree without a pod, and the cgroups above pods.
+//! Lists and removes what has no pod on disk and in the cgroup tree, and writes the cgroups above pods.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -19,8 +19,8 @@ use crate::tear_down;
 
 const REMOVALS_AT_ONCE: usize = 16;
 
-/// Writes the cgroups above pods, one set after the other and always the newest: two writers at once could leave the
-/// older numbers.
+/// Writes the cgroups above pods, one set at a time and always the newest: two concurrent writers could leave the older
+/// numbers.
 pub(crate) async fn apply_node_cgroups(ctx: EngineContext, mut wanted: watch::Receiver<Vec<CgroupSpec>>) {
     while wanted.changed().await.is_ok() {
         let newest = wanted.borrow_and_update().clone();
@@ -44,7 +44,7 @@ async fn ensure_cgroups(ctx: &EngineContext, specs: Vec<CgroupSpec>) {
 
 pub(crate) async fn list_pod_artifacts(ctx: EngineContext, config: Arc<NodeConfig>) {
     let mut seen = PodArtifacts::default();
-    // What is left of the last time does not count for this one.
+    // Remains of the previous sweep do not count for this one.
     ctx.ports.meter.record_sweep(0, 0);
     match ctx.ports.files.leftovers().await {
         Ok(found) => {
@@ -94,8 +94,8 @@ pub(crate) async fn remove_leftovers(ctx: EngineContext, what: Sweep) {
     ctx.outbox.send(Event::SweepEnded { problems });
 }
 
-/// What went wrong, with whose pod. One whose server does not answer holds up itself only, and so does a mistake of ours:
-/// who waits for the end of the sweep hears of it in any case.
+/// Runs the removals concurrently and returns the failures, each with its pod. A removal that hangs or panics delays no
+/// other. Each failure is part of the event that reports the end of the sweep.
 async fn remove_all(removals: Vec<(PodUid, impl Future<Output = Result<(), String>>)>) -> Vec<String> {
     let removals = removals.into_iter().map(|(uid, removal)| async move {
         let removed = AssertUnwindSafe(removal).catch_unwind().await;
@@ -120,7 +120,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::time::Duration;
 
-    /// More that hang, each for two minutes, than are removed at once; and one that panics.
+    /// More removals hang, for two minutes each, than run at once; and one panics.
     #[tokio::test(start_paused = true)]
     async fn a_piece_that_hangs_or_panics_is_told_and_the_rest_goes() {
         let gone = Arc::new(AtomicUsize::new(0));

@@ -1,11 +1,12 @@
-//! Tasks beside the dispatcher, and what becomes of one that panics.
+//! Tasks beside the dispatcher, and what follows when one panics.
 //!
 //! ```text
 //!   a call for the dispatcher ── panics ──> its outcome is a failure, and the next plan decides
 //!   an essential task ────────── panics ──> the engine ends, and the process with it
 //! ```
 //!
-//! tokio keeps a panic in the task: without this the agent would go on without it, and nobody would notice.
+//! tokio catches a panic in the task. Without this module the agent would go on without the task, and nothing would
+//! show it.
 
 use std::any::Any;
 use std::panic::AssertUnwindSafe;
@@ -17,13 +18,14 @@ use tokio_util::sync::CancellationToken;
 
 use crate::dispatcher::Outbox;
 
-/// What a panic said.
+/// The message of a panic.
 pub(crate) fn panic_message(cause: &(dyn Any + Send)) -> String {
     let text = cause.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| cause.downcast_ref::<&str>().copied()).unwrap_or("no message").to_owned()
 }
 
-/// Runs a call beside the dispatcher. `failed` makes the outcome of one that panics, so that nobody waits for ever.
+/// Runs a call beside the dispatcher. `failed` makes the event for a call that panics, so that the state does not wait
+/// for ever.
 pub(crate) fn spawn_call(
     outbox: &Outbox,
     call: impl Future<Output = ()> + Send + 'static,
@@ -41,18 +43,19 @@ pub(crate) fn spawn_call(
     });
 }
 
-/// Starts tasks without which the agent is none. Each that dies is told to whoever holds the other end.
+/// Starts tasks the agent can't run without. If one panics or ends early, its name is sent on the channel and the
+/// engine stops.
 #[derive(Clone)]
 pub struct EssentialTasks(mpsc::UnboundedSender<String>);
 
 impl EssentialTasks {
-    /// The receiver is told which task died, and how.
+    /// The receiver gets the name of each task that ended unexpectedly, and why.
     pub fn new() -> (Self, mpsc::UnboundedReceiver<String>) {
         let (deaths, told) = mpsc::unbounded_channel();
         (Self(deaths), told)
     }
 
-    /// A task that may end when its work is done.
+    /// Starts a task that may end when its work is done.
     pub fn spawn<W>(&self, name: &'static str, work: W)
     where
         W: Future<Output: Send> + Send + 'static,
@@ -60,13 +63,13 @@ impl EssentialTasks {
         let deaths = self.0.clone();
         tokio::spawn(async move {
             if let Err(cause) = AssertUnwindSafe(work).catch_unwind().await {
-                // Nobody listens while the agent ends.
+                // The receiver is dropped only while the agent shuts down.
                 let _ = deaths.send(format!("{name} panicked: {}", panic_message(&*cause)));
             }
         });
     }
 
-    /// A task that ends only when `stop` says so.
+    /// Starts a task that may end only when `stop` is cancelled.
     pub fn spawn_until(
         &self,
         name: &'static str,

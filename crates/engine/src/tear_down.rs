@@ -1,4 +1,4 @@
-//! Taking the volumes of a pod away: what the agent itself has mounted, then what storage drivers have.
+//! Tears down the volumes of a pod: first the mounts of the agent itself, then the volumes of CSI drivers.
 
 use decide::ActionResult;
 use decide::csi::{VolumeRequest, VolumeRequestId};
@@ -6,8 +6,9 @@ use ports::FilesError;
 
 use crate::csi::VolumeRequests;
 
-/// Binds of sub-paths are the agent's own, and go first. While one of them is left the volume is still in use here, whatever
-/// its driver says: it must not be unstaged, for another node to have. `drivers`: there may be storage drivers.
+/// Sub-path bind mounts are made by the agent and are unmounted first. While one is left the volume is in use on this
+/// node, whatever its driver reports, so it must not be unstaged and attached to another node. `drivers`: whether CSI
+/// is enabled.
 pub(crate) async fn tear_down_pod_volumes(
     own: impl Future<Output = Result<(), FilesError>>,
     drivers: Option<&VolumeRequests>,
@@ -18,7 +19,7 @@ pub(crate) async fn tear_down_pod_volumes(
     match drivers.perform(request, VolumeRequest::TearDown).await {
         ActionResult::Ok => Ok(()),
         ActionResult::Failed(failure) => Err(failure.message),
-        // Nobody interrupts a tear-down.
+        // A tear-down is never cancelled, so it is interrupted only while the agent shuts down.
         _ => Err("the agent ends".to_owned()),
     }
 }

@@ -1,7 +1,7 @@
 //! Waits for the timers of the node: one sleep, until the first timer of [`TimerQueue`] is due.
 //!
-//! Timers of tokio reach two years at most, and a pod may ask for a deadline in two hundred. So one sleep lasts a day at
-//! most and is then begun again; the timer still fires at its exact time.
+//! Timers of tokio reach two years at most, and a pod may ask for a deadline in two hundred. So one sleep lasts a day
+//! at most and is then started again; the timer still fires at its exact time.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -84,11 +84,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn far_timers_fire_at_their_exact_time() {
         check(&[5 * MILLI, MILLI, 3 * MILLI], &[MILLI, 3 * MILLI, 5 * MILLI]).await;
-        // The wheel that the queue used to stand on ends at 2^36 milliseconds.
+        // The timer wheel that the queue was built on earlier ends at 2^36 milliseconds.
         let edge = (1 << 36) * MILLI;
         check(&[edge + MILLI, edge, edge - MILLI], &[edge - MILLI, edge, edge + MILLI]).await;
         check(&[40 * YEAR + 123 * MILLI, 2 * YEAR], &[2 * YEAR, 40 * YEAR + 123 * MILLI]).await;
-        // The end of time is there, and holds up nobody.
+        // A timer at u64::MAX is accepted and delays no other timer.
         check(&[u64::MAX, MILLI], &[MILLI]).await;
     }
 

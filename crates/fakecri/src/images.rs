@@ -1,4 +1,4 @@
-//! ImageService: every image is there, and takes no room.
+//! ImageService: every image exists and takes no space.
 
 use tonic::{Request, Response, Status};
 

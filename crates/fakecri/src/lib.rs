@@ -1,9 +1,9 @@
 //! A simulated container runtime over a real CRI socket: any kubelet can connect to it. Nothing runs; sandboxes and
-//! containers are entries in a table, and calls return at once. So that a kubelet can be seen with more pods than a
+//! containers are entries in a table, and calls return at once. It is for measuring a kubelet with more pods than a
 //! machine can run. Never linked into the product.
 //!
 //! ```text
-//!   kubelet ── unix socket ── service (RuntimeService, ImageService) ── World (table) ── FakeRuntime (whoever measures)
+//!   kubelet ── unix socket ── service (RuntimeService, ImageService) ── World (table) ── FakeRuntime (the benchmark)
 //!      ^                                                                  |
 //!      +────────────── GetContainerEvents ────────────────────────────────+
 //! ```
@@ -32,7 +32,7 @@ pub(crate) mod pb {
     include!(concat!(env!("OUT_DIR"), "/runtime.v1.rs"));
 }
 
-/// Serves until dropped, in a thread of its own.
+/// Serves in its own thread until dropped.
 pub struct FakeRuntime {
     shared: Arc<SharedTable>,
     stop: Option<oneshot::Sender<()>>,
@@ -41,7 +41,7 @@ pub struct FakeRuntime {
 
 impl FakeRuntime {
     /// # Errors
-    /// When the socket can't be made.
+    /// If the socket can't be created.
     pub fn serve(socket: &Path) -> io::Result<FakeRuntime> {
         let listener = UnixListener::bind(socket)?;
         listener.set_nonblocking(true)?;
@@ -65,7 +65,7 @@ impl FakeRuntime {
         Ok(FakeRuntime { shared, stop: Some(stop), thread: Some(thread) })
     }
 
-    /// Ends the running container of a pod, as a crash of its program would, and tells whoever listens. `None`: none
+    /// Ends the running container of a pod, as a crash of its program would, and sends the event. `None`: no container
     /// runs.
     pub fn exit(&self, pod: &str) -> Option<SystemTime> {
         self.shared.lock_from_thread(|world| world.exit_container_of_pod(pod, 1))
@@ -81,7 +81,7 @@ impl FakeRuntime {
         self.shared.lock_from_thread(|world| world.running())
     }
 
-    /// How often each call was made.
+    /// How often each call was received.
     pub fn calls(&self) -> BTreeMap<&'static str, u64> {
         self.shared.lock_from_thread(|world| world.calls.clone())
     }

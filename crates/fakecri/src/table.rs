@@ -1,4 +1,4 @@
-//! What the simulated runtime has: sandboxes and containers, by id and by the pod that they belong to.
+//! The state of the simulated runtime: sandboxes and containers, by ID and by pod.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -9,10 +9,10 @@ use tonic::Status;
 use crate::pb;
 
 const POD_UID: &str = "io.kubernetes.pod.uid";
-/// Events that a listener may lag behind before it is cut off.
+/// Events that a subscriber may lag behind before its stream is cut off.
 const EVENTS_KEPT: usize = 65_536;
 
-/// The table and those who listen to its changes.
+/// The table and the subscribers of its changes.
 pub struct SharedTable {
     world: Mutex<RuntimeTable>,
 }
@@ -24,7 +24,7 @@ impl Default for SharedTable {
 }
 
 impl SharedTable {
-    /// From inside the server: counts the call, and works on the table.
+    /// For the server: counts the call, and works on the table.
     pub(crate) async fn count_call_and_lock<T>(
         &self,
         call: &'static str,
@@ -35,7 +35,7 @@ impl SharedTable {
         work(&mut world)
     }
 
-    /// From a thread outside.
+    /// For a thread outside the server.
     pub(crate) fn lock_from_thread<T>(&self, work: impl FnOnce(&mut RuntimeTable) -> T) -> T {
         work(&mut self.world.blocking_lock())
     }
@@ -105,7 +105,7 @@ impl RuntimeTable {
         self.containers.values().filter(|c| c.state == pb::ContainerState::ContainerRunning).count()
     }
 
-    /// Looks as the ids of real runtimes do.
+    /// Has the form of real runtimes' IDs.
     fn new_id(&mut self) -> String {
         let id = format!("{:064x}", self.next);
         self.next += 1;
@@ -158,7 +158,7 @@ impl RuntimeTable {
         Ok(())
     }
 
-    /// Ends what runs; what does not is left as it is.
+    /// Ends the container if it runs; otherwise changes nothing.
     pub fn end_container(&mut self, id: &str, exit_code: i32) -> Result<SystemTime, Status> {
         let container = self.containers.get_mut(id).ok_or_else(|| unknown("container", id))?;
         let at = now();
@@ -172,7 +172,7 @@ impl RuntimeTable {
         Ok(at)
     }
 
-    /// The running container of a pod by the pod's name. Static pods have the node's name behind theirs.
+    /// The running container of a pod, by the pod's name. The names of static pods end with the node's name.
     pub fn exit_container_of_pod(&mut self, pod: &str, exit_code: i32) -> Option<SystemTime> {
         let runs = |c: &Container| {
             let sandbox = self.sandboxes.get(&c.sandbox).and_then(|s| s.config.metadata.as_ref());
@@ -230,11 +230,11 @@ impl RuntimeTable {
             container_id: id.to_owned(),
             pod_sandbox_status: self.sandboxes.get(sandbox).map(|s| s.status(sandbox)),
         };
-        // Nobody listens: nobody is told.
+        // Sending fails if there is no subscriber, which is fine.
         let _ = self.events.send(event);
     }
 
-    /// Ids that a filter leaves: of one pod where it names one, else all.
+    /// The IDs that a filter selects: those of one pod if it names one, else all.
     pub fn selected<'a, T>(
         &'a self,
         all: &'a BTreeMap<String, T>,

@@ -1,4 +1,5 @@
-//! Small files that must be whole or count as damaged: a first line with a version and a checksum, then the content.
+//! Small files that count as damaged unless they are complete: a first line with version and checksum, then the
+//! content.
 //!
 //! ```text
 //!   1 <checksum>
@@ -7,12 +8,12 @@
 
 const VERSION: &str = "1";
 
-/// The content under its first line.
+/// The content with its first line.
 pub(crate) fn add_checksum(body: &str) -> String {
     format!("{VERSION} {}\n{body}", checksum(body))
 }
 
-/// The content, or what is wrong with the file.
+/// The content, or why the file is damaged.
 pub(crate) fn verify_checksum(text: &str) -> Result<&str, String> {
     let (seal, body) = text.split_once('\n').ok_or("it has no first line")?;
     let (version, sum) = seal.split_once(' ').ok_or("it has no checksum")?;
@@ -25,7 +26,7 @@ pub(crate) fn verify_checksum(text: &str) -> Result<&str, String> {
     Ok(body)
 }
 
-/// FNV-1a: against accidents, not against intent.
+/// FNV-1a: protects against accidents, not against tampering.
 fn checksum(text: &str) -> String {
     let sum = text
         .bytes()

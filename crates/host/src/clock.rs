@@ -1,4 +1,4 @@
-//! The one place that reads the clock on the wall.
+//! The only place that reads the wall clock.
 
 use model::Wall;
 use ports::WallClock;

@@ -1,11 +1,11 @@
-//! Doors for the fuzzers (`crates/fuzz`) to readers of foreign bytes that nobody else outside needs.
+//! Entry points for `crates/fuzz` to parsers that are otherwise private.
 
 use ports::LogOptions;
 
 use crate::logs::render::Renderer;
 use crate::probe::url::Url;
 
-/// What a reader of a log gets when the file is read in pieces of this length.
+/// The output of a log stream when the file is read in pieces of this length.
 pub fn log(options: &LogOptions, text: &[u8], piece: usize) -> Vec<u8> {
     let mut renderer = Renderer::new(options);
     let mut out = Vec::new();
@@ -16,12 +16,12 @@ pub fn log(options: &LogOptions, text: &[u8], piece: usize) -> Vec<u8> {
     out
 }
 
-/// Where a redirection leads, by the URL it is met at.
+/// The target of a redirect, by the URL that returned it.
 pub fn redirection(from: &model::probe::HttpCheck, location: &str) -> Result<String, String> {
     Url::of(from).join(location).map(|url| url.to_string())
 }
 
-/// How many facts can be read from a text, whichever of the host's files it is taken for.
+/// How many facts can be parsed from a text, as any of the host's files.
 pub fn facts(text: &str) -> usize {
     use crate::facts::parse;
     let lines: Vec<&str> = text.lines().collect();

@@ -1,4 +1,4 @@
-//! HTTP requests of lifecycle hooks: to the pod itself, without a certificate check, and any answer will do.
+//! HTTP requests of lifecycle hooks: to the pod itself, without certificate verification; every response is a success.
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -17,7 +17,7 @@ const AGENT: &str = "kube-lifecycle/1.36";
 const MAX_REDIRECTS: usize = 10;
 const MAX_DRAINED: usize = 10 << 10;
 
-/// Keeps no connection: a container about to stop should not hold one of ours.
+/// Keeps no connections: a container that is about to stop should not hold one of ours.
 pub struct HookClient {
     client: Client<HttpsConnector<HttpConnector>, Empty<Bytes>>,
 }
@@ -42,7 +42,7 @@ impl HttpHooks for HookClient {
         match self.follow(url(hook, scheme)?, &headers).await {
             Ok(()) => Ok(HookAnswer::Answered),
             Err(failure) if hook.https && failure.answered_without_tls => {
-                // Credentials were meant for an encrypted connection.
+                // Credentials must only be sent over an encrypted connection.
                 let mut headers = headers;
                 headers.remove(AUTHORIZATION);
                 let answered = self.follow(url(hook, "http")?, &headers).await;
@@ -55,7 +55,7 @@ impl HttpHooks for HookClient {
 
 struct Failure {
     words: String,
-    /// The server answered a TLS greeting with something else.
+    /// The server answered the TLS handshake with something else.
     answered_without_tls: bool,
 }
 
@@ -74,7 +74,7 @@ impl Failure {
 }
 
 impl HookClient {
-    /// Redirects are followed on the same host only; elsewhere is not the pod's.
+    /// Follows redirects on the same host only; other hosts do not belong to the pod.
     async fn follow(&self, mut url: Uri, headers: &HeaderMap) -> Result<(), Failure> {
         for _ in 0..=MAX_REDIRECTS {
             let response = self.ask(&url, headers).await?;
@@ -116,7 +116,7 @@ fn redirect(url: &Uri, response: &Response<Incoming>) -> Option<Uri> {
         .ok()
 }
 
-/// So that the server can finish its answer; how it ends does not matter.
+/// Reads the response to its end, so that the server can finish it. Errors are ignored.
 async fn drain(response: Response<Incoming>) {
     let _ = Limited::new(response.into_body(), MAX_DRAINED).collect().await;
 }
@@ -149,7 +149,7 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
 
-    /// Answers each connection with the next of `answers`, and tells what it was asked.
+    /// Answers each connection with the next of `answers`, and sends the request to the test.
     async fn server(answers: &'static [&'static str]) -> (u16, tokio::sync::mpsc::UnboundedReceiver<String>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let port = listener.local_addr().expect("an address").port();

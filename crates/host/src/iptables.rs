@@ -1,17 +1,17 @@
-//! The chains and rules of iptables that others on the node expect from a kubelet (`makeIPTablesUtilChains`).
+//! The iptables chains and rules that other components expect from a kubelet (`makeIPTablesUtilChains`).
 //!
 //! ```text
-//!   mangle  KUBE-IPTABLES-HINT   empty: tells others by its being there which iptables this node uses
-//!   filter  KUBE-FIREWALL        drops what comes from elsewhere for 127.0.0.0/8 and belongs to no connection
+//!   mangle  KUBE-IPTABLES-HINT   empty: its presence shows which iptables variant the node uses (legacy or nft)
+//!   filter  KUBE-FIREWALL        drops packets from other hosts to 127.0.0.0/8 that belong to no connection
 //!           OUTPUT, INPUT        jump there first
-//!   mangle, nat, filter          KUBE-KUBELET-CANARY: empty, and gone when somebody has flushed the rules
+//!   mangle, nat, filter          KUBE-KUBELET-CANARY: empty, and missing after the rules were flushed
 //! ```
-//! kube-proxy may make addresses of the loopback reachable by route (`route_localnet`); without the rule a neighbour on the
-//! node's network could reach services that listen on 127.0.0.1 only (CVE-2020-8558). IPv6 has no such addresses.
+//! kube-proxy may make loopback addresses routable (`route_localnet`). Without the rule another machine on the node's
+//! network could then reach services that listen on 127.0.0.1 only (CVE-2020-8558). IPv6 has no such addresses.
 //!
-//! Nothing tells of a flush, in the older of the two iptables not even the kernel. So the canary is looked for once a
-//! minute, as the kubelet does, and everything is made again when it is gone. The agent itself needs none of this: a node
-//! without iptables is told of once, and everything else goes on.
+//! There is no notification of a flush; in the older iptables variant even the kernel sends none. So the canary is
+//! checked once a minute, as upstream does, and everything is created again if it is missing. The agent itself needs
+//! none of this: if the node has no iptables, this is logged once, and everything else continues.
 
 use std::io;
 use std::path::PathBuf;
@@ -24,9 +24,9 @@ use tokio::process::Command;
 const HINT: &str = "KUBE-IPTABLES-HINT";
 const FIREWALL: &str = "KUBE-FIREWALL";
 const CANARY: &str = "KUBE-KUBELET-CANARY";
-/// The first is the one that is looked at.
+/// The first table is the one that is checked.
 const TABLES_WITH_CANARY: [&str; 3] = ["mangle", "nat", "filter"];
-/// The rule of the kubelet and of kube-proxy, word for word: each must find the other's.
+/// The same rule as in kubelet and kube-proxy, argument for argument, so that each finds the other's.
 const DROP_FOREIGN_LOCALNET: [&str; 16] = [
     "-m",
     "comment",
@@ -45,7 +45,7 @@ const DROP_FOREIGN_LOCALNET: [&str; 16] = [
     "-j",
     "DROP",
 ];
-/// How often it is looked whether somebody has flushed the rules.
+/// How often the canary is checked.
 const PERIOD: Duration = Duration::from_secs(60);
 /// How long iptables may wait for its lock, and how long all of it may take.
 const LOCK_SECONDS: &str = "5";
@@ -65,7 +65,7 @@ enum IptablesError {
     Failed { command: String, message: String },
 }
 
-/// The programs of one machine.
+/// The iptables programs of the machine.
 #[derive(Clone, Debug)]
 pub struct IptablesChains {
     ipv4: PathBuf,
@@ -80,8 +80,8 @@ impl Default for IptablesChains {
 }
 
 impl IptablesChains {
-    /// Makes the chains and rules, and makes them again when somebody has removed them. Ends only when neither program
-    /// can be used.
+    /// Creates the chains and rules, and creates them again when they were removed. Ends only if neither program can be
+    /// used.
     pub async fn maintain(self) {
         let of =
             |program: &PathBuf, loopback_rule| IptablesFamily { program: program.clone(), loopback_rule };
@@ -125,7 +125,7 @@ impl IptablesFamily {
         }
     }
 
-    /// Whether this family is there at all: the program may be missing, or the kernel may not have it.
+    /// Whether this family can be used: the program may be missing, or the kernel may not support it.
     async fn probe(&self) -> Result<(), IptablesError> {
         self.run_checked(&["-t", "nat", "-S", "POSTROUTING"]).await
     }
@@ -133,14 +133,14 @@ impl IptablesFamily {
     async fn wait_for_flush(&self, period: Duration) {
         loop {
             tokio::time::sleep(period).await;
-            // A look that fails in another way than by its answer says nothing about the chain.
+            // An error other than "no" does not mean that the chain is missing.
             if let Ok(false) = self.run_query(&["-t", TABLES_WITH_CANARY[0], "-S", CANARY]).await {
                 return;
             }
         }
     }
 
-    /// The canaries come last: while one is missing, everything is tried again.
+    /// The canaries are created last: while one is missing, everything is tried again.
     async fn ensure_all(&self) -> Result<(), IptablesError> {
         self.ensure_chain("mangle", HINT).await?;
         if self.loopback_rule {
@@ -162,7 +162,7 @@ impl IptablesFamily {
         Ok(())
     }
 
-    /// `operation` says at which end of the chain a missing rule is put.
+    /// `operation` says at which end of the chain a missing rule is inserted.
     async fn ensure_rule(
         &self,
         operation: &str,
@@ -177,7 +177,7 @@ impl IptablesFamily {
         Ok(())
     }
 
-    /// A question to iptables, which says no with exit status 1.
+    /// Runs an iptables query; exit status 1 means no.
     async fn run_query(&self, words: &[&str]) -> Result<bool, IptablesError> {
         let output = self.run(words).await?;
         match output.status.code() {
@@ -234,7 +234,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
     use std::process::{Child, Command as Process};
 
-    /// A network of its own, with programs that work in it and not on this machine.
+    /// A network namespace, and programs that work in it and not on the machine.
     struct Network {
         process: Child,
         dir: tempfile::TempDir,
@@ -322,7 +322,7 @@ mod tests {
         network.wait_for("iptables", "nat", &["-N KUBE-KUBELET-CANARY"]).await;
         network.wait_for("ip6tables", "mangle", &HINTS).await;
         network.wait_for("ip6tables", "filter", &["-N KUBE-KUBELET-CANARY"]).await;
-        // Somebody reloads a firewall of the node.
+        // A firewall of the node is reloaded.
         for table in ["mangle", "filter", "nat"] {
             for words in [["-F"], ["-X"]] {
                 let mut flush = Process::new(network.program("iptables"));
@@ -336,13 +336,13 @@ mod tests {
         keeper.abort();
         assert!(keeper.await.unwrap_err().is_cancelled(), "it goes on until it is told to end");
 
-        // An agent that comes up again finds everything and adds nothing.
+        // A restarted agent finds all rules and adds none.
         let family = IptablesFamily { program: network.program("iptables"), loopback_rule: true };
         family.ensure_all().await.unwrap();
         assert_eq!(network.rules("iptables", "filter"), FILTER);
     }
 
-    /// Runs `work` on a thread in that network.
+    /// Runs `work` on a thread in that namespace.
     fn inside<T: Send + 'static>(network: &Network, work: impl FnOnce() -> T + Send + 'static) -> T {
         let namespace = fs::File::open(format!("/proc/{}/ns/net", network.process.id())).unwrap();
         let thread = std::thread::spawn(move || {
@@ -368,7 +368,7 @@ mod tests {
         }
     }
 
-    /// CVE-2020-8558: a neighbour sends packets for 127.0.0.1 to a node that routes such addresses.
+    /// CVE-2020-8558: another machine sends packets for 127.0.0.1 to a node that routes such addresses.
     #[tokio::test]
     async fn a_neighbour_does_not_reach_the_loopback() {
         let (node, neighbour) = (Network::new(), Network::new());

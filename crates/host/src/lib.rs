@@ -1,5 +1,5 @@
-//! Linux, behind the ports: cgroups, facts of the host, directories, volumes and logs of pods, and the files and
-//! addresses that pods come from.
+//! The adapter for Linux: cgroups, facts about the host, directories, volumes and logs of pods, and the sources of
+//! static pods.
 
 pub mod cgroup;
 mod checksummed;

@@ -1,6 +1,6 @@
-//! The kernel's table of mounts, as `/proc/self/mountinfo` tells it.
+//! The kernel's mount table, from `/proc/self/mountinfo`.
 //!
-//! Paths in it are real paths (no symlinks): canonicalize a path before asking about it.
+//! Paths in it are real paths (no symlinks): canonicalize a path before looking it up.
 
 use std::ffi::OsString;
 use std::io;
@@ -13,7 +13,7 @@ pub struct Mount {
     pub parent: u64,
     /// `major:minor` of the filesystem.
     pub device: String,
-    /// Path inside the mounted filesystem that is seen at the mount point.
+    /// The path inside the mounted filesystem that is visible at the mount point.
     pub root: PathBuf,
     pub mount_point: PathBuf,
     /// Mounts and unmounts below it propagate to its peers.
@@ -21,15 +21,15 @@ pub struct Mount {
     pub fs_type: String,
 }
 
-/// All mounts of this process's namespace, in mount order: of two at one place the later one is seen.
+/// All mounts of this process's namespace, in mount order: if two have the same mount point, the later one is visible.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MountTable {
     mounts: Vec<Mount>,
 }
 
-/// The first kernel that leaves nothing out of a table that changes while it is read.
+/// The first kernel whose table is complete even if it changes during the read.
 const WHOLE_SINCE: (u32, u32) = (5, 8);
-/// On older ones: where mounts come and go faster than that, the last reading has to do.
+/// On older kernels: if mounts change faster than that, the last reading is used.
 const READINGS: usize = 8;
 
 impl MountTable {
@@ -39,7 +39,7 @@ impl MountTable {
         Self::read_by(whole, || std::fs::read("/proc/self/mountinfo"))
     }
 
-    /// Unless each reading is `whole`: until two in a row agree.
+    /// Reads once if each reading is `whole`; otherwise until two in a row agree.
     fn read_by(whole: bool, mut read: impl FnMut() -> io::Result<Vec<u8>>) -> io::Result<Self> {
         let mut last = read()?;
         for _ in 1..if whole { 1 } else { READINGS } {
@@ -51,7 +51,7 @@ impl MountTable {
         Ok(Self::parse(&last))
     }
 
-    /// Lines that can't be understood are left out: they can't be acted on.
+    /// Lines that can't be parsed are left out.
     pub fn parse(text: &[u8]) -> Self {
         Self { mounts: text.split(|byte| *byte == b'\n').filter_map(parse_line).collect() }
     }
@@ -60,7 +60,7 @@ impl MountTable {
         &self.mounts
     }
 
-    /// What is mounted exactly here; the one on top.
+    /// The topmost mount at exactly this path.
     pub fn at(&self, path: &Path) -> Option<&Mount> {
         self.mounts.iter().rev().find(|mount| mount.mount_point == path)
     }
@@ -78,7 +78,7 @@ impl MountTable {
     }
 }
 
-/// Of `5.10.0-28-amd64`, the first two numbers.
+/// The first two numbers of a release such as `5.10.0-28-amd64`.
 fn version(release: &str) -> Option<(u32, u32)> {
     let mut numbers = release.split(|character: char| !character.is_ascii_digit());
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
@@ -241,7 +241,7 @@ mod tests {
         assert!(table.containing(Path::new("/proc/self")).is_some());
     }
 
-    /// As the kernel does it.
+    /// Escapes a path as the kernel does.
     fn escape(path: &[u8]) -> Vec<u8> {
         let write = |byte: &u8| match byte {
             b' ' | b'\t' | b'\n' | b'\\' => format!("\\{byte:03o}").into_bytes(),

@@ -1,5 +1,5 @@
-//! Records of panics in `<root>/panic-records`: one small file with a checksum, replaced as a whole. Whoever removes it
-//! lets every pod that was set aside be tried again at the next start.
+//! Records of panics in `<root>/panic-records`: one small file with a checksum, replaced as a whole. If an
+//! administrator removes it, every pod that was set aside is tried again at the next start.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -14,7 +14,7 @@ use crate::checksummed::{add_checksum, verify_checksum};
 
 const FILE: &str = "panic-records";
 const DRAFT: &str = "panic-records.new";
-/// More than the records that are kept come to.
+/// Larger than the records that are kept.
 const MAX_BYTES: u64 = 1 << 20;
 
 /// [`PanicRecords`] on the real disk.
@@ -47,7 +47,7 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
     match tokio::task::spawn_blocking(work).await {
         Ok(value) => value,
         Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
-        // The runtime is going down, and with it whoever waits here.
+        // The tokio runtime is shutting down, and with it the task that waits here.
         Err(_) => std::future::pending().await,
     }
 }
@@ -71,11 +71,11 @@ fn load(path: &Path) -> Result<Vec<PanicRecord>, PanicRecordError> {
     serde_json::from_str(body).map_err(|error| damaged(error.to_string()))
 }
 
-/// Draft, sync, rename, sync of the directory: after a crash there are the old records or the new ones.
+/// Write a draft, sync, rename, sync the directory: after a crash there are the old records or the new ones.
 fn save(root_dir: &Path, records: &[PanicRecord]) -> Result<(), PanicRecordError> {
     let (draft, path) = (root_dir.join(DRAFT), root_dir.join(FILE));
     let body = serde_json::to_string(records).map_err(|error| failed("write", &path)(error.into()))?;
-    // What is left of an earlier try may be anything, a link for one.
+    // An earlier attempt may have left any kind of file there, even a symlink.
     match fs::remove_file(&draft) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
             return Err(failed("replace", &draft)(error));

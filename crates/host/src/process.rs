@@ -1,5 +1,4 @@
-//! What this process asks of the kernel for itself. Every one of these may be refused; the caller decides whether
-//! that matters.
+//! System calls about this process itself. Each may be refused; the caller decides whether that matters.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -53,15 +52,15 @@ fn raised(now: Rlimit, wanted: u64) -> Option<Rlimit> {
     (raised != now).then_some(raised)
 }
 
-/// An exclusive hold on a file, for as long as this value lives. The kernel lets go of it when the process dies, so a
-/// crash leaves nothing behind; the file itself stays.
+/// An exclusive lock on a file, held while this value lives. The kernel releases it when the process ends, even after a
+/// crash; the file itself stays.
 #[derive(Debug)]
 pub struct FileLock {
     _file: File,
 }
 
 impl FileLock {
-    /// `None` when somebody else holds it.
+    /// `None` if another process holds the lock.
     pub fn try_acquire(path: &Path) -> Result<Option<Self>, ProcessError> {
         let file = open(path)?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
@@ -71,7 +70,7 @@ impl FileLock {
         }
     }
 
-    /// Waits for it, without end. Blocks the thread: call it from the blocking pool.
+    /// Waits for the lock without a limit. Blocks the thread: call it from the blocking pool.
     pub fn acquire(path: &Path) -> Result<Self, ProcessError> {
         let file = open(path)?;
         loop {
@@ -119,7 +118,7 @@ mod tests {
     #[test]
     fn the_limit_of_this_process_is_raised() {
         let before = getrlimit(Resource::Nofile);
-        // Up to what even an ordinary user may have.
+        // Up to the limit that an ordinary user may set.
         let Some(wanted) = before.maximum else { return };
         raise_open_files(wanted).unwrap();
         assert_eq!(getrlimit(Resource::Nofile).current, Some(wanted));
@@ -129,7 +128,7 @@ mod tests {
 
     #[test]
     fn the_score_of_this_process_is_set() {
-        // Upwards is always allowed. The test process keeps it.
+        // Raising it is always allowed. The test process keeps the value.
         set_oom_score_adj(7).unwrap();
         assert_eq!(std::fs::read_to_string("/proc/self/oom_score_adj").unwrap().trim(), "7");
         let error = set_oom_score_adj(5_000).unwrap_err();

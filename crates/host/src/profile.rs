@@ -1,8 +1,8 @@
-//! Samples of this process: on every [`PERIOD`] of processor time the kernel sends a signal to the thread that uses it,
-//! and its handler notes where that thread was.
+//! Samples this process: after every [`PERIOD`] of CPU time the kernel sends a signal to the thread that uses it, and
+//! the signal handler records where that thread was.
 //!
-//! The handler only stores a number into a slot that is its own: nothing in it can wait, allocate or fail. Only the
-//! innermost place is noted, since the stack can't be walked safely in a signal handler without frame pointers.
+//! The handler only stores a number into its own slot: it can't block, allocate or fail. Only the program counter is
+//! recorded, because a signal handler can't safely walk the stack without frame pointers.
 
 use std::fs;
 use std::io;
@@ -15,14 +15,14 @@ use ports::{CodeMapping, CpuProfiler, CpuSamples, ProfileError, WallClock};
 use crate::clock::SystemClock;
 
 const PERIOD: Duration = Duration::from_millis(10);
-/// Ten minutes of one processor.
+/// Ten minutes of one CPU.
 const MAX_SAMPLES: usize = 1 << 16;
 
 static SAMPLE_COUNT: AtomicUsize = AtomicUsize::new(0);
 static SAMPLES: [AtomicUsize; MAX_SAMPLES] = [const { AtomicUsize::new(0) }; MAX_SAMPLES];
 static IN_USE: AtomicBool = AtomicBool::new(false);
 
-/// The profiler of this process; there is one, whoever asks.
+/// The profiler of this process. There is only one.
 pub struct SignalProfiler;
 
 #[async_trait]
@@ -39,7 +39,7 @@ impl CpuProfiler for SignalProfiler {
     }
 }
 
-/// The timer, for as long as this lives: whoever asked may go before the end.
+/// Runs the timer while it lives, because the caller may be gone before the end.
 struct ProfilingSession;
 
 impl ProfilingSession {
@@ -57,7 +57,7 @@ impl ProfilingSession {
 
 impl Drop for ProfilingSession {
     fn drop(&mut self) {
-        // The handler stays: a signal that is still on its way must not end the process.
+        // The handler stays installed: a signal that is still pending must not end the process.
         let _ = set_timer(Duration::ZERO);
         IN_USE.store(false, Ordering::SeqCst);
     }
@@ -69,10 +69,10 @@ fn install_signal_handler() -> Result<(), ProfileError> {
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     let handler: extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void) = record_sample;
     action.sa_sigaction = handler as usize;
-    // Calls that the signal interrupts go on by themselves.
+    // System calls that the signal interrupts are restarted.
     action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART;
-    // SAFETY: `action` lives through the call, its handler has the signature that SA_SIGINFO asks for and does only what
-    // a handler may (see `note`), and nobody wants to know the old action.
+    // SAFETY: `action` lives through the call, its handler has the signature that SA_SIGINFO requires and does only
+    // what a handler may (see `note`), and the old action is not requested.
     match unsafe { libc::sigaction(libc::SIGPROF, &action, std::ptr::null_mut()) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error().into()),
@@ -84,7 +84,7 @@ fn install_signal_handler() -> Result<(), ProfileError> {
 fn set_timer(period: Duration) -> io::Result<()> {
     let every = libc::timeval { tv_sec: 0, tv_usec: period.subsec_micros().into() };
     let timer = libc::itimerval { it_interval: every, it_value: every };
-    // SAFETY: `timer` lives through the call, and nobody wants to know the old value.
+    // SAFETY: `timer` lives through the call, and the old value is not requested.
     match unsafe { libc::setitimer(libc::ITIMER_PROF, &timer, std::ptr::null_mut()) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
@@ -98,7 +98,7 @@ extern "C" fn record_sample(_: libc::c_int, _: *mut libc::siginfo_t, context: *m
     }
 }
 
-/// Where the interrupted thread was.
+/// Records where the interrupted thread was.
 #[allow(unsafe_code)]
 fn program_counter(context: *mut libc::c_void) -> usize {
     // SAFETY: with SA_SIGINFO the kernel passes a pointer to the `ucontext_t` of the interrupted thread, which lives as
@@ -153,7 +153,7 @@ mod tests {
             sum
         });
         let mut found = 0;
-        // A machine that is busy elsewhere may give us little time.
+        // On a busy machine this process may get little CPU time.
         for _ in 0..50 {
             let (samples, second) = tokio::join!(
                 SignalProfiler.sample(Duration::from_millis(300)),

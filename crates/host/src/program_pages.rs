@@ -1,12 +1,13 @@
-//! The pages of the program itself. Much of it runs once, at the start or when a pod comes, and would stay resident for
-//! good. What is given back stays in the kernel's cache of the file for as long as nobody else needs the memory, and
-//! comes back by itself when it is used again.
+//! Releases memory pages of the program itself. Much of its code runs only once, at the start or when a pod is added,
+//! and would stay resident. Released pages stay in the kernel's page cache while memory is free, and are mapped again
+//! when they are used.
 
 use std::io;
 use std::ops::Range;
 use std::path::Path;
 
-/// The parts of the running program that are in its file and nowhere else.
+/// File-backed, unmodified mappings of the executable. Their pages can be dropped with MADV_DONTNEED because the kernel
+/// reads them from the file again.
 #[derive(Debug)]
 pub struct ProgramPages {
     ranges: Vec<Range<usize>>,
@@ -18,7 +19,7 @@ impl ProgramPages {
         Ok(Self { ranges: clean_file_mappings(&std::fs::read("/proc/self/smaps")?, &program) })
     }
 
-    /// Gives all of them back, whether they were resident or not.
+    /// Releases all of them, resident or not.
     pub fn release(&self) -> io::Result<()> {
         self.ranges.iter().try_for_each(release)
     }
@@ -27,17 +28,17 @@ impl ProgramPages {
 #[allow(unsafe_code)]
 fn release(range: &Range<usize>) -> io::Result<()> {
     let start = std::ptr::with_exposed_provenance_mut::<libc::c_void>(range.start);
-    // SAFETY: the kernel told this range as a private mapping of the program's file which may not be written to and of
-    // which no page was (see `unwritten`): whoever reads it next reads the same bytes, from the file. The program itself
-    // is mapped for as long as it runs.
+    // SAFETY: the kernel reported this range as a private mapping of the program's file that is not writable and has no
+    // modified page (see `clean_file_mappings`): the next read returns the same bytes, from the file. The program
+    // itself is mapped for as long as it runs.
     match unsafe { libc::madvise(start, range.len(), libc::MADV_DONTNEED) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-/// Private mappings of this file that can't be written to and have no page of their own. One that the loader has written
-/// to before it was protected (relocations) has some: those pages are nowhere else.
+/// Private, read-only mappings of this file without pages of their own. A mapping that the loader has written to
+/// (relocations) has such pages, whose content is nowhere else.
 fn clean_file_mappings(smaps: &[u8], file: &Path) -> Vec<Range<usize>> {
     let mut ranges = Vec::new();
     let mut candidate = None;
@@ -55,8 +56,8 @@ fn clean_file_mappings(smaps: &[u8], file: &Path) -> Vec<Range<usize>> {
     ranges
 }
 
-/// `55d0c0a00000-55d0c0b00000 r-xp 00100000 fe:00 1234  /usr/bin/rubelet`: the head of a mapping, with its range if it is
-/// one of the file and nobody may write to it. None for the lines about a mapping.
+/// Parses `55d0c0a00000-55d0c0b00000 r-xp 00100000 fe:00 1234  /usr/bin/rubelet`, the first line of a mapping: its
+/// range, if it is a read-only mapping of the file. `None` for the other lines about a mapping.
 fn head(line: &str, file: &Path) -> Option<Option<Range<usize>>> {
     let mut words = line.split_whitespace();
     let (start, end) = words.next()?.split_once('-')?;
@@ -108,7 +109,7 @@ Anonymous:             0 kB
         line.trim().trim_end_matches(" kB").parse().expect("a number")
     }
 
-    /// Other tests of this program fault theirs in again meanwhile, so it has several tries.
+    /// Other tests of this program use their pages again meanwhile, so there are several attempts.
     #[test]
     fn the_program_gives_its_pages_back_and_goes_on() {
         static WORDS: &[u8] = include_bytes!("program_pages.rs");

@@ -1,4 +1,5 @@
-//! TLS with a container runtime's streaming server on another machine: somebody whom this machine trusts has to vouch for it.
+//! TLS to a container runtime's streaming server on another machine: its certificate must be signed by an authority
+//! that this machine trusts.
 
 use std::io;
 use std::sync::Arc;
@@ -6,7 +7,7 @@ use std::sync::Arc;
 use hyper_rustls::ConfigBuilderExt;
 use rustls::ClientConfig;
 
-/// Reads the certificate authorities of this machine.
+/// Reads the trusted certificate authorities of this machine.
 pub fn client_config() -> io::Result<ClientConfig> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider)

@@ -1,4 +1,4 @@
-//! One walk over a tree that containers made, for everybody who has to look at every file: figures of volumes, limits of
+//! The walk over a tree that containers wrote, used wherever every file has to be visited: volume usage, limits of
 //! local storage, fsGroup.
 //!
 //! ```text
@@ -6,12 +6,12 @@
 //!             ^                                                             │ no more entries
 //!             └── go on behind the entry, in the parent (opened by `..`) <──┘
 //! ```
-//! A container may nest a million directories with long names, or put a million of them side by side at every depth. So
-//! - no path and no list of names is kept: a directory that is left for one below it is remembered by its identity and by
-//!   the position in it, which is 24 bytes per level, and at most [`MAX_DEPTH`] levels are entered;
-//! - at most [`MAX_OPEN`] directories are open: one further up is opened again from below, through `..`, and only if that
-//!   is the directory that it was left from;
-//! - each directory is opened, read and climbed out of once, so the work grows with the number of entries;
+//! A container may nest a million directories with long names, or create a million side by side at every depth. So
+//! - no path and no list of names is stored: a directory on the way down is remembered by its identity and by the
+//!   position in it, which is 24 bytes per level, and at most [`MAX_DEPTH`] levels are entered;
+//! - at most [`MAX_OPEN`] directories are open: one further up is opened again from below, through `..`, and only if
+//!   that is still the directory from which the walk came;
+//! - each directory is opened, read and left once, so the work grows with the number of entries;
 //! - directories are opened through their parent's descriptor, never through a symlink and never onto another mount;
 //! - the visitor may end the walk at every entry.
 
@@ -26,36 +26,36 @@ use crate::files::open_subdir_on_same_mount;
 
 /// Directories that are open at once.
 pub(crate) const MAX_OPEN: usize = 32;
-/// Levels below the top that are entered. No program nests a fraction of this; it bounds what a hostile one costs.
+/// Levels below the top that are entered. No real program nests nearly as deep; it bounds the cost of a hostile one.
 pub(crate) const MAX_DEPTH: usize = 1 << 20;
-/// What a level costs in memory, and so [`MAX_DEPTH`] of them 24 MiB.
+/// The memory per level, so [`MAX_DEPTH`] levels take 24 MiB.
 const _: () = assert!(size_of::<Level>() == 24);
 
-/// What is done with what is found. An error ends the walk with it.
+/// Processes the entries. An error ends the walk with it.
 pub(crate) trait Visitor {
-    /// Called with each entry but `.` and `..`. `true`: it is a directory, and is to be entered.
+    /// Called with each entry but `.` and `..`. `true`: the entry is a directory that the walk should enter.
     fn entry(&mut self, dir: BorrowedFd<'_>, name: &CStr, kind: FileType) -> Result<bool, Errno>;
-    /// A directory that could not be entered: it is a mount point or no directory any more, or it lies deeper than
+    /// A directory could not be entered: it is a mount point or no longer a directory, or it lies deeper than
     /// [`MAX_DEPTH`] (`NAMETOOLONG`).
     fn not_entered(&mut self, dir: BorrowedFd<'_>, name: &CStr, errno: Errno) -> Result<(), Errno>;
     /// The rest of a directory can't be read.
     fn unreadable(&mut self, dir: BorrowedFd<'_>, errno: Errno) -> Result<(), Errno>;
-    /// All in the directory was visited. The top is left last, with depth 0.
+    /// Everything in the directory was visited. The top is left last, with depth 0.
     fn leave(&mut self, dir: BorrowedFd<'_>, depth: usize) -> Result<(), Errno>;
 }
 
 /// Device and inode.
 pub(crate) type Identity = (u32, u32, u64);
 
-/// A directory on the way down to the one that is read.
+/// A directory between the top and the one that is being read.
 struct Level {
     is: Identity,
-    /// Behind the last entry that was read.
+    /// The position after the last entry that was read.
     position: i64,
 }
 
-/// Fails with `STALE` when a directory was moved away meanwhile and the way back from it is lost. Who must see everything
-/// begins anew then.
+/// Returns `STALE` when a directory was moved during the walk, so that `..` no longer leads to its former parent.
+/// Callers that must see every file start again.
 pub(crate) fn walk(top: BorrowedFd<'_>, visitor: &mut impl Visitor) -> Result<(), Errno> {
     let mut way = WalkPath { levels: Vec::new(), open: VecDeque::new() };
     way.enter(Dir::read_from(top)?)?;
@@ -95,7 +95,7 @@ pub(crate) fn walk(top: BorrowedFd<'_>, visitor: &mut impl Visitor) -> Result<()
 
 struct WalkPath {
     levels: Vec<Level>,
-    /// The lowest of them.
+    /// The lowest directories.
     open: VecDeque<Dir>,
 }
 
@@ -115,7 +115,7 @@ impl WalkPath {
         Ok(())
     }
 
-    /// Leaves the lowest directory. The one above may have been closed: it is opened again from below.
+    /// Leaves the lowest directory. If the one above was closed, it is opened again from below.
     fn return_to_parent(&mut self, visitor: &mut impl Visitor) -> Result<(), Errno> {
         let Some(below) = self.open.pop_back() else { return Err(Errno::STALE) };
         self.levels.pop();
@@ -134,7 +134,7 @@ impl WalkPath {
     }
 }
 
-/// What is known of an entry, or, with `EMPTY_PATH`, of the directory itself.
+/// The metadata of an entry or, with `EMPTY_PATH`, of the directory itself.
 pub(crate) fn statx_nofollow(dir: BorrowedFd<'_>, name: &CStr, more: AtFlags) -> Result<Statx, Errno> {
     let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | more;
     rustix::fs::statx(dir, name, flags, StatxFlags::BASIC_STATS)
@@ -146,7 +146,7 @@ pub(crate) fn identity(found: &Statx) -> Identity {
 
 #[cfg(test)]
 thread_local! {
-    /// Directories that walks of this thread have opened, for tests.
+    /// How many directories the walks of this thread have opened, for tests.
     pub(crate) static OPERATIONS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
 }
 
@@ -164,7 +164,7 @@ pub(crate) mod tests {
     /// Of which 4 KiB hold no more than sixteen.
     pub(crate) const LONG_NAME: &CStr = c"a-name-that-is-as-long-as-names-of-directories-may-become-on-most-filesystems-so-that-a-path-of-some-of-them-is-longer-than-the-kernel-takes-in-one-piece-and-everybody-who-keeps-paths-needs-memory-for-each-of-them-again-and-again-and-again-0123456";
 
-    /// A chain of directories with long names, each with a few more beside the one that leads on.
+    /// A chain of directories with long names, each with a few more directories beside the next one of the chain.
     pub(crate) fn make_comb(top: &Path, depth: usize, teeth: usize) {
         fs::create_dir_all(top).unwrap();
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -178,7 +178,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// Directories opened by `work`.
+    /// How many directories `work` opens.
     pub(crate) fn operations_of(work: impl FnOnce()) -> u64 {
         let before = OPERATIONS.get();
         work();
@@ -252,7 +252,7 @@ pub(crate) mod tests {
         assert_eq!(names.seen.len(), count - depth, "and every entry is seen once");
     }
 
-    /// Twice as many directories are twice as much work, and no level keeps a name.
+    /// Twice as many directories are twice as much work, and no level stores a name.
     #[test]
     fn the_work_grows_with_the_number_of_directories() {
         struct Count;
@@ -278,13 +278,13 @@ pub(crate) mod tests {
             let dir = rustix::fs::open(&tree, flags, Mode::empty()).unwrap();
             let operations = operations_of(|| walk(dir.as_fd(), &mut Count).unwrap());
             let directories = (1 + depth * (1 + teeth)) as u64;
-            // Each is opened once from above, and those on the chain at most once more from below.
+            // Each is opened once from above, and those in the chain at most once more from below.
             assert!(operations >= directories && operations <= directories + depth as u64, "{operations}");
             crate::files::remove_tree(&tree).unwrap();
         }
     }
 
-    /// The way back from a directory that somebody moved is not guessed.
+    /// If a directory was moved, the walk does not continue in a wrong parent.
     #[test]
     fn a_directory_that_is_moved_meanwhile_ends_the_walk() {
         struct Mover(std::path::PathBuf, bool);

@@ -8,11 +8,11 @@ use crate::time::{MILLI, Nanos, SECOND};
 
 #[derive(Clone, Debug, Default)]
 pub struct Faults {
-    /// After this everything works.
+    /// After this time there are no faults.
     pub until: Nanos,
     /// A call is refused without effect.
     pub refused: u64,
-    /// A call has its effect, and its caller is told that it failed.
+    /// A call has its effect, but its caller gets an error.
     pub fails_applied: u64,
     /// A call is not answered before its deadline; it may have its effect before or after that.
     pub hangs: u64,
@@ -20,7 +20,7 @@ pub struct Faults {
     pub slow: u64,
     pub reading_fails: u64,
     pub reading_slow: u64,
-    /// A reading shows less of a pod than there is, or what there was before the last calls were answered.
+    /// A reading lacks a part of a pod, or shows the state before the last calls were answered.
     pub false_readings: u64,
     pub hint_lost: u64,
     pub hint_twice: u64,
@@ -28,46 +28,46 @@ pub struct Faults {
     pub pull_fails: u64,
     /// The dispatcher is late.
     pub stall: u64,
-    /// The agent dies while it carries out the effects of a step.
+    /// The agent is killed while it carries out the effects of a step.
     pub dies: u64,
-    /// Sources take long to speak after a start (0 or 1).
+    /// After a start the sources take long to deliver their first set (0 or 1).
     pub late_sources: u64,
-    /// An outcome is told a second time, later.
+    /// An outcome is delivered a second time, later.
     pub twice: u64,
     /// The API server refuses a call (403, 422).
     pub api_refuses: u64,
-    /// It is busy, and may say for how long it wants to be left alone (429, 500, 503).
+    /// The API server is busy, and may send a Retry-After (429, 500, 503).
     pub api_busy: u64,
-    /// It tells of a conflict (409) although nobody else has the name.
+    /// The API server reports a conflict (409) although no other object has the name.
     pub api_conflicts: u64,
-    /// The runtime goes away so many times, and so on.
+    /// How often the runtime goes away. This field and those up to `reboots` count scheduled faults.
     pub outages: u64,
     pub disk_full: u64,
     pub clock_jumps: u64,
     pub broken_sandboxes: u64,
     pub lost_containers: u64,
     pub reboots: u64,
-    /// The runtime answers and says that it, or its network, is not ready.
+    /// The runtime answers that it, or its network, is not ready.
     pub not_ready: u64,
-    /// Somebody else removes a running container.
+    /// Something outside removes a running container.
     pub removals_by_others: u64,
-    /// The API server can't be reached so many times.
+    /// How often the API server can't be reached.
     pub partitions: u64,
-    /// A volume is taken away from the node by force so many times.
+    /// How often a volume is force-detached from the node.
     pub detached: u64,
-    /// The record of a pod's volume can't be read for a while so many times.
+    /// How often the record of a pod's volume can't be read for a while.
     pub broken_records: u64,
-    /// The storage driver says that it has taken away what it has not.
+    /// The CSI driver reports an unmount that it has not done.
     pub driver_lies: u64,
-    /// Hints about everybody and nobody come by the hundred.
+    /// Hundreds of hints arrive, about known and unknown pods.
     pub storms: u64,
     /// Every call of this pod hangs.
     pub stuck_pod: Option<PodUid>,
-    /// The runtime does not give these statuses, for good.
+    /// The runtime always refuses these statuses.
     pub refused_statuses: Option<RefusedStatuses>,
-    /// What the runtime removes of these pods stays in its lists, for good.
+    /// What the runtime removes of these pods stays in its lists for ever.
     pub removed_but_listed_of: Vec<PodUid>,
-    /// The Node object has extremes wherever a number, a word or a time may stand.
+    /// The Node object has extreme numbers, strings and times.
     pub extreme: bool,
     /// Every step that plans a pod of this name panics.
     pub panicking_pod: Option<String>,
@@ -81,7 +81,7 @@ pub struct RefusedStatuses {
     pub containers: bool,
 }
 
-/// What becomes of one call.
+/// How one call behaves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CallBehavior {
     Works,
@@ -117,9 +117,9 @@ impl Faults {
         Self::default()
     }
 
-    /// Each kind is there or not, and at its own rate, so that some seeds stress one thing alone.
+    /// Each kind is on or off, and has its own rate, so that some seeds test one fault alone.
     pub fn seeded(rng: &mut Rng, until: Nanos) -> Self {
-        // From a line of its own: it does not move the other numbers of a seed.
+        // It has its own random numbers, so that it does not change the other numbers of a seed.
         let mut own = Rng::new(rng.clone().number() ^ 0x6c69_6573);
         let false_readings = if own.per_mille(600) { own.below(200) } else { 0 };
         let mut some = |high: u64| if rng.per_mille(600) { rng.below(high) } else { 0 };
@@ -153,7 +153,7 @@ impl Faults {
             removals_by_others: some(3),
             partitions: some(3),
             storms: some(3),
-            // Only where there are volumes: see the scenario.
+            // Only in scenarios with volumes.
             detached: 0,
             broken_records: 0,
             driver_lies: 0,
@@ -165,7 +165,7 @@ impl Faults {
         }
     }
 
-    /// One pod's statuses are refused for good.
+    /// The statuses of one pod are always refused.
     pub fn refused_statuses(rng: &mut Rng, until: Nanos, uid: PodUid) -> Self {
         let (sandboxes, containers) = *rng.pick(&[(true, false), (false, true), (true, true)]);
         let refused_statuses = Some(RefusedStatuses { uid, sandboxes, containers });
@@ -177,18 +177,18 @@ impl Faults {
         self.refused_statuses.as_ref().is_some_and(|refused| refused.sandboxes && refused.uid == *uid)
     }
 
-    /// The same of its containers.
+    /// Whether the runtime refuses the status of this pod's containers.
     pub fn refuses_container(&self, uid: &PodUid) -> bool {
         self.refused_statuses.as_ref().is_some_and(|refused| refused.containers && refused.uid == *uid)
     }
 
-    /// A pod that can't be what it should be for as long as the runtime is as it is.
+    /// A pod that can't reach its wanted state while the runtime refuses its statuses.
     pub fn has_refused_statuses(&self, uid: &PodUid) -> bool {
         self.refused_statuses.as_ref().is_some_and(|refused| refused.uid == *uid)
     }
 
-    /// Every rate with the name that `--only` takes. How often a trouble comes is not among them: each of these is a
-    /// part of its own.
+    /// Every rate with its name for `--only`. The numbers of scheduled faults are not among them, because each such
+    /// fault is a part of its own.
     pub fn rates(&mut self) -> [(&'static str, &mut u64); 19] {
         [
             ("refused", &mut self.refused),

@@ -144,7 +144,7 @@ fn many_seeds(command: &Command) -> ExitCode {
     std::thread::scope(|scope| {
         let workers: Vec<_> = (0..command.jobs).map(|_| scope.spawn(work)).collect();
         for worker in workers {
-            // A panic inside a run is caught there and told as a broken promise.
+            // A panic inside a run is caught there and reported as a violation.
             if let Ok((more, found)) = worker.join() {
                 events += more;
                 bad.extend(found);

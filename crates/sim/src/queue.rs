@@ -1,4 +1,4 @@
-//! What will happen, in the order of its time; what is due at the same time happens in the order it was planned.
+//! Future events in the order of their time; events at the same time keep the order in which they were scheduled.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ impl<T> Queue<T> {
         self.next += 1;
     }
 
-    /// The next thing that is due until then.
+    /// The next event that is due until then.
     pub fn next_until(&mut self, end: Nanos) -> Option<(Nanos, T)> {
         let next = self.planned.first_entry().filter(|e| e.key().0 <= end)?;
         let ((at, _), what) = next.remove_entry();

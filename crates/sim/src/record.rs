@@ -1,5 +1,5 @@
-//! The event log of a run as a file: one JSON value per line. Since decisions depend on nothing but the state and the
-//! events, it can be stepped without the world it was made in, also by another build.
+//! The event log of a run as a file: one JSON value per line. Decisions depend only on the state and the events, so the
+//! log can be replayed without the simulated world, also by another build.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,19 +19,19 @@ use crate::time::Nanos;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum LogLine {
-    /// An agent comes up, with what an earlier one left on disk.
+    /// An agent starts, with what an earlier one left on disk.
     Start(Box<Start>),
     Step {
         world: Nanos,
         now: Now,
         event: Box<Event>,
     },
-    /// Something that the agent is not told.
+    /// Something that the agent does not see.
     Note {
         world: Nanos,
         text: String,
     },
-    /// What was broken in the end.
+    /// The invariant that was broken in the end.
     End {
         world: Nanos,
         invariant: String,
@@ -81,17 +81,17 @@ pub fn read(path: &Path) -> io::Result<Vec<LogLine>> {
     text.lines().enumerate().map(line).collect()
 }
 
-/// What of a log is shown.
+/// The part of a log that is shown.
 #[derive(Clone, Debug, Default)]
 pub struct Window {
     /// The first event that is shown, and how many.
     pub from: usize,
     pub count: Option<usize>,
-    /// Only whys of this pod.
+    /// Show only the reasons of this pod.
     pub pod: Option<PodUid>,
 }
 
-/// Steps through a log and tells each event, what was decided, and why every pod that it concerns is as it is.
+/// Replays a log and prints each event, what was decided, and why each pod that it concerns is in its state.
 pub fn replay_log(lines: &[LogLine], window: &Window, tell: &mut dyn FnMut(&str)) {
     let mut state = None;
     let mut number = 0;

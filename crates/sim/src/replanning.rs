@@ -1,4 +1,4 @@
-//! K7 at any instant: whoever is told nothing new has nothing new to do.
+//! K7: at random times, replan a copy of the state with unchanged facts and check that nothing is started.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use decide::{Effect, Event};
 use crate::drive::{SimEvent, Simulation};
 use crate::time::{MILLI, Nanos, SECOND};
 
-/// After the wall clock was set, waits that are counted on it end at other times than was planned for.
+/// After the wall clock was set, waits that are counted on it end earlier or later than planned.
 const CALM_AFTER_JUMP: Nanos = 320 * SECOND;
 
 impl Simulation {

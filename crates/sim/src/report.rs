@@ -1,4 +1,4 @@
-//! What happened, for people: a tail of it is kept, and shown when an invariant breaks.
+//! The events of a run, for people: the last ones are kept, and shown when an invariant breaks.
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -18,18 +18,18 @@ enum TailLine {
     Step { wall: Wall, event: Box<Event>, effects: Vec<Effect> },
 }
 
-/// The tail of a run, and a digest of all of it.
+/// The last events of a run, and a digest of all of them.
 #[derive(Default)]
 pub struct Log {
     tail: VecDeque<(Nanos, TailLine)>,
     print: bool,
     pub digest: Option<u64>,
-    /// All of it, when somebody wants to step through it later.
+    /// All events, if the run is to be replayed later.
     pub record: Option<Vec<record::LogLine>>,
 }
 
 impl Log {
-    /// `print`: everything as it happens. The digest costs time.
+    /// `print`: prints every event when it happens. The digest costs time.
     pub fn new(print: bool, digest: bool, record: bool) -> Self {
         Self {
             tail: VecDeque::new(),
@@ -233,7 +233,7 @@ fn describe_action(action: &decide::Action) -> String {
     }
 }
 
-/// The reasons of the pod that an event is about, or of all; of one pod alone, when `only` names it.
+/// The reasons of the pods that an event is about; with `only`, of that pod alone.
 pub fn describe_reasons(state: &NodeState, event: &Event, only: Option<&PodUid>) -> String {
     let about = match event {
         Event::ActionDone { uid, .. } | Event::PlanEnded { uid, .. } => Some(uid.clone()),

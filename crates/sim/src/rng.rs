@@ -14,7 +14,7 @@ fn splitmix(state: &mut u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// One number from another, without order that anybody could rely on.
+/// Derives one number from another, in no order that callers could rely on.
 pub fn mix(number: u64) -> u64 {
     let mut state = number;
     splitmix(&mut state)
@@ -44,12 +44,12 @@ impl Rng {
         self.number() % bound
     }
 
-    /// From `low` up to and without `high`.
+    /// From `low` up to, but not including, `high`.
     pub fn between(&mut self, low: u64, high: u64) -> u64 {
         low + self.below(high - low)
     }
 
-    /// True this many times in a thousand.
+    /// True with this probability in a thousand.
     pub fn per_mille(&mut self, times: u64) -> bool {
         self.below(1000) < times
     }

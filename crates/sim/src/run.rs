@@ -26,26 +26,27 @@ use crate::workload::is_extreme;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Profile {
-    /// Pods come and go, programs and images have their own troubles; node and agent have none.
+    /// Pods are added and removed, programs and images fail; node and agent have no faults.
     Calm,
-    /// Everything that may go wrong does.
+    /// All faults may happen.
     #[default]
     Faults,
-    /// As `Faults`, with few pods and for seconds only: many seeds in little time.
+    /// As `Faults`, with few pods and for seconds only: many seeds in a short time.
     Short,
     /// Simple pods, and one whose every call hangs (K10).
     Stuck,
-    /// As `Faults`, with pods of the API that have claims, and a storage driver.
+    /// As `Faults`, with pods of the API that have claims, and a CSI driver.
     Storage,
-    /// As `Faults`, with pods of the API that have certificates, and signers that are late, say no or lose requests.
+    /// As `Faults`, with pods of the API that have certificates, and signers that are late, deny or lose requests.
     Certificates,
-    /// Simple pods, one whose statuses the runtime refuses for good, and agents that die (K8, K10).
+    /// Simple pods, one whose statuses the runtime always refuses, and agents that are killed (K8, K10).
     Refused,
-    /// Simple pods, agents that die, and a runtime that lists for ever what it said to have removed (`few removals`).
+    /// Simple pods, agents that are killed, and a runtime that keeps listing what it has reported as removed (`few
+    /// removals`).
     Ghosts,
     /// As `Short`, or with simple pods only; and every step that plans the pods of one name panics.
     Poisoned,
-    /// Simple pods beside some whose numbers, words and times are as extreme as the API allows.
+    /// Simple pods, and some whose numbers, strings and times are as extreme as the API allows.
     Extreme,
 }
 
@@ -80,13 +81,13 @@ impl Profile {
             Profile::Extreme => "extreme",
         }
     }
-    /// How long everything may take to settle. Back-offs of a minute (crashes) and five minutes (pulls), and calls
-    /// that hang for four, decide it.
+    /// How long everything may take to settle. It depends on back-offs of a minute (crashes) and five minutes (pulls),
+    /// and on calls that hang for four.
     fn bound(self) -> Nanos {
         match self {
             Profile::Calm => 420 * SECOND,
             Profile::Faults | Profile::Short | Profile::Storage | Profile::Poisoned => 900 * SECOND,
-            // A request that vanished before it was ever seen is given up after a quarter of an hour.
+            // A request that was lost before the agent saw it is given up after a quarter of an hour.
             Profile::Certificates => 1200 * SECOND,
             Profile::Stuck | Profile::Refused | Profile::Ghosts | Profile::Extreme => 600 * SECOND,
         }
@@ -104,7 +105,7 @@ pub struct Options {
     pub record: bool,
     /// Stop after so many events.
     pub steps: Option<u64>,
-    /// Leave out every other part of the scenario.
+    /// Leave out all other parts of the scenario.
     pub only: Option<ScenarioParts>,
 }
 
@@ -162,15 +163,15 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// More events than any good run needs: somebody wakes somebody who wakes the first.
+/// Limit on events per run: more means that events trigger each other in a loop.
 const STORM: u64 = 60_000;
-/// As often an agent asks for the removal of what the runtime lists for ever. A run lasts half an hour at most.
+/// An agent may ask this often for the removal of what the runtime lists for ever. A run lasts half an hour at most.
 const FEW_REMOVALS: u32 = 8;
-/// Long enough to tell a back-off from a standstill.
+/// Long enough to tell a back-off from a halt.
 const QUIET_AT_LEAST: Nanos = 100 * SECOND;
 const LOOK_EVERY: Nanos = 5 * SECOND;
 
-/// Numbers of the driver are not those of the scenario: leaving out a part changes no other one.
+/// The driver has its own random numbers: leaving out a part of the scenario changes no other one.
 const DRIVER: u64 = 0x6472_6976_6572;
 
 pub fn scenario_of(seed: u64, options: &Options) -> Scenario {
@@ -187,7 +188,7 @@ pub fn run(seed: u64, options: &Options) -> Outcome {
     let log = Log::new(options.print, options.digest, options.record);
     let mut sim = Simulation::new(scenario, Rng::new(seed ^ DRIVER), options.mutant, log);
     let limit = options.steps.unwrap_or(u64::MAX);
-    // A panic in a decision is a broken promise too, and needs its seed and its story as much as any other.
+    // A panic in a decision is a violation too, and is reported with its seed and events.
     let run = AssertUnwindSafe(|| run_phases(&mut sim, options.profile, during, limit));
     let settled_after = catch_unwind(run).unwrap_or_else(|cause| {
         let text = cause.downcast_ref::<String>().cloned();
@@ -233,7 +234,7 @@ fn run_phases(sim: &mut Simulation, profile: Profile, during: Nanos, limit: u64)
     }
     wait_for(sim, profile.bound(), limit, |sim| match &sim.agent {
         Some(agent) => {
-            // Of a pod over which steps panic, and of an extreme one, nothing is promised while it is wanted.
+            // Nothing is checked of a pod whose planning panics, or of an extreme pod, while it is in a source.
             let wanted = |uid: &PodUid| {
                 let of = |pod: &Arc<Pod>| pod.metadata.uid.as_deref() == Some(uid.as_str());
                 sim.sources.values().any(|set| set.values().any(of))
@@ -295,7 +296,7 @@ fn leftovers(sim: &Simulation) -> Option<String> {
     })
 }
 
-/// Runs until nothing is open, and breaks K8 when that takes too long.
+/// Runs until nothing is open, and reports K8 if that takes too long.
 fn wait_for(sim: &mut Simulation, bound: Nanos, limit: u64, open: impl Fn(&Simulation) -> Option<String>) {
     let end = sim.world.now + bound;
     while may_go_on(sim, limit) {
@@ -311,7 +312,7 @@ fn wait_for(sim: &mut Simulation, bound: Nanos, limit: u64, open: impl Fn(&Simul
 
 /// How long a pod may take to run while another one is stuck.
 const PROMPT: Nanos = 15 * SECOND;
-/// Until a pod over which steps panic is set aside: three starts and what is between them.
+/// How long it takes until a pod whose planning panics is set aside: three starts and the time between them.
 const SET_ASIDE: Nanos = 45 * SECOND;
 
 fn check_that_others_run(sim: &mut Simulation) {
@@ -330,7 +331,7 @@ fn check_that_others_run(sim: &mut Simulation) {
     }
 }
 
-/// K7: on a copy of a settled state, being told to look at everything, and seeing what is there, starts no plan.
+/// K7: on a copy of a settled state, unchanged facts and a full replan start no plan.
 fn check_that_replanning_is_idle(sim: &mut Simulation) {
     let Some(agent) = &sim.agent else { return };
     let mut state = agent.state.clone();
@@ -338,7 +339,7 @@ fn check_that_replanning_is_idle(sim: &mut Simulation) {
     let (now, wall) = (sim.world.now, sim.world.wall());
     let at = clock.mono(now);
     let seen = Observation { at, scope: Scope::All, pods: sim.instant_reading() };
-    // Those that wait for a reading, a plan or a moment that has come have something to do.
+    // Pods that wait for a reading, a plan or a timer that is due have work to do.
     let idle = |e: &&decide::state::PodEntry| e.plan.is_none() && e.timer.is_none_or(|due| due > at);
     let before: std::collections::BTreeMap<_, _> = state
         .pods
@@ -354,7 +355,7 @@ fn check_that_replanning_is_idle(sim: &mut Simulation) {
             _ => None,
         }));
     }
-    // Programs that come and go may just have done so.
+    // Programs that exit and restart may just have done so.
     let unchanged = |uid: &model::PodUid| {
         let seen = seen.pods.iter().find(|p| p.uid == *uid);
         before.get(uid).is_some_and(|old| seen.map_or(old.is_empty(), |p| p == old))

@@ -1,5 +1,5 @@
-//! All that is decided before a run begins: what people ask of the node, what goes wrong by itself, how often calls do.
-//! Each of it is a part with a name, so that a run can be repeated with some parts only.
+//! All that is decided before a run starts: what users ask of the node, the scheduled faults, and the rates of failing
+//! calls. Each part has a name, so that a run can be repeated with some parts only.
 
 use std::collections::BTreeSet;
 
@@ -14,14 +14,14 @@ pub struct Scenario {
     pub workload: Workload,
     pub scheduled_faults: Vec<(Nanos, ScheduledFault)>,
     pub faults: Faults,
-    /// How long pods come and go, and things go wrong.
+    /// How long pods are added and removed, and faults happen.
     pub during: Nanos,
 }
 
-/// By then pods that come at the beginning have to run.
+/// Pods that are added at the start must run by then.
 const FIRST_PODS_RUN: Nanos = 20 * SECOND;
 
-/// The names of parts: `t3` is a task, `x1` a scheduled fault, a word the rate of a fault.
+/// The names of parts: `t3` is a task, `x1` a scheduled fault; a word is the rate of a fault.
 pub type ScenarioParts = BTreeSet<String>;
 
 impl Scenario {
@@ -99,7 +99,7 @@ impl Scenario {
         tasks.chain(scheduled_faults).chain(rates).collect()
     }
 
-    /// Leaves out whatever is not among these.
+    /// Removes all parts that are not among these.
     pub fn keep(&mut self, only: &ScenarioParts) {
         let mut number = 0;
         self.workload.tasks.retain(|(_, task)| {
@@ -118,7 +118,7 @@ impl Scenario {
         }
     }
 
-    /// Each part with what it is.
+    /// Each part with its description.
     pub fn descriptions(&mut self) -> Vec<(String, String)> {
         let tasks = self.workload.tasks.iter().enumerate();
         let task = |(n, (at, task)): (usize, &(Nanos, Task))| {
@@ -136,7 +136,8 @@ impl Scenario {
     }
 }
 
-/// Pods may wait for ever for what never came: leaving it out would make another story.
+/// Objects and claims are never left out: without them pods would wait for ever and the run would fail for another
+/// reason.
 fn is_prerequisite(task: &Task) -> bool {
     matches!(task, Task::Object { .. } | Task::Claim { .. } | Task::Driver { .. })
 }

@@ -1,4 +1,4 @@
-//! From a failing run to a short one: parts are left out as long as the same invariant still breaks (delta debugging).
+//! Shortens a failing run: parts are left out as long as the same invariant still breaks (delta debugging).
 //!
 //! ```text
 //!   all parts ──> without one half, without the other ──> without each quarter ──> … ──> without each single part
@@ -11,9 +11,9 @@ use crate::scenario::ScenarioParts;
 const MOST_RUNS: usize = 400;
 
 pub struct Shrunk {
-    /// What has to be there for the invariant to break.
+    /// The parts that are needed for the invariant to break.
     pub only: ScenarioParts,
-    /// Each of these parts with what it is.
+    /// Each of these parts with its description.
     pub descriptions: Vec<(String, String)>,
     pub outcome: Outcome,
     pub runs: usize,

@@ -1,4 +1,4 @@
-//! Simulated time: one line of nanoseconds for the world, and each agent's own two clocks on top of it.
+//! Simulated time: nanoseconds of the world, and on top of it each agent's own two clocks.
 
 use model::{Mono, Now, Wall};
 
@@ -9,7 +9,7 @@ pub const MICRO: Nanos = 1_000;
 pub const MILLI: Nanos = 1_000_000;
 pub const SECOND: Nanos = 1_000_000_000;
 
-/// Where the wall clock stands when the world begins.
+/// The wall clock at the start of the world.
 pub const EPOCH: Wall = Wall(1_700_000_000_000_000_000);
 
 /// The clocks as one agent sees them. Like the engine's, the monotonic one never shows the same value twice.
@@ -33,7 +33,7 @@ impl AgentClock {
         Now { mono: self.mono(now), wall }
     }
 
-    /// The point that it shows at least.
+    /// The time that the clock shows at least.
     pub fn reached(&self, now: Nanos) -> Mono {
         Mono((now - self.origin).max(self.last))
     }

@@ -30,7 +30,7 @@ fn storage() {
     all_good(Profile::Storage, 0..40);
 }
 
-/// Signers that are late, say no or lose requests.
+/// Signers that are late, deny or lose requests.
 #[test]
 fn certificates() {
     all_good(Profile::Certificates, 0..40);
@@ -51,7 +51,7 @@ fn what_stays_listed_for_ever_costs_little() {
     all_good(Profile::Ghosts, 0..40);
 }
 
-/// K8 and K10 for everybody else, over the restarts that the panics make.
+/// K8 and K10 for all other pods, over the restarts that the panics cause.
 #[test]
 fn one_pod_over_which_steps_panic_holds_up_nobody() {
     all_good(Profile::Poisoned, 0..60);
@@ -80,7 +80,7 @@ fn a_seed_decides_everything() {
     assert_ne!(digest(1), digest(2), "another seed is another run");
 }
 
-/// A failing seed is made short, its log is written, read and stepped, and ends where the run did.
+/// A failing seed is shrunk, its log is written, read and replayed, and ends as the run did.
 #[test]
 fn a_failing_seed_becomes_a_short_log() {
     let options = Options { profile: Profile::Short, mutant: Mutant::IgnoresStages, ..Options::default() };

@@ -23,14 +23,14 @@ const MAY_USE: &[(&str, &[&str])] = &[
         "rubelet",
         &["model", "decide", "ports", "engine", "cri", "host", "apiserver", "otlp", "plugins", "server"],
     ),
-    // Reads whatever the product reads, and is no part of it.
+    // Calls the product's parsers, and is not part of it.
     ("fuzz", &["model", "decide", "ports", "cri", "host", "apiserver", "server", "rubelet"]),
-    // A simulated runtime behind a real socket: speaks the wire alone, and only benchmarks and tests use it.
+    // A simulated runtime behind a real socket. It speaks only the CRI protocol; only benchmarks and tests use it.
     ("fakecri", &[]),
     ("xtask", &[]),
 ];
 
-/// Adapters know the nouns and the traits that they fill, and never each other.
+/// Adapters use the types and the traits that they implement, and never each other.
 const ADAPTER: &[&str] = &["model", "ports"];
 
 /// Crates that only compute: the same input gives the same output, on any machine.
@@ -75,7 +75,7 @@ impl DependencyGraph {
             let uses = graph.uses.entry(name.clone()).or_default();
             for dep in &node.deps {
                 let built_in = |kind| dep.dep_kinds.iter().any(|info| info.kind == kind);
-                // Build scripts of others run on the build machine only; ours are code of the workspace.
+                // Build scripts of foreign packages run on the build machine only; ours are code of the workspace.
                 let counts = built_in(DependencyKind::Normal)
                     || (members.contains(&node.id) && built_in(DependencyKind::Build));
                 if counts && let Some(used) = names.get(&dep.pkg) {
@@ -86,7 +86,7 @@ impl DependencyGraph {
         Ok(graph)
     }
 
-    /// Every break of the law, in words.
+    /// A message for each violation of the law.
     pub fn violations(&self) -> Vec<String> {
         let mut found = Vec::new();
         for name in &self.workspace {

@@ -10,7 +10,7 @@ use crate::lexer::code_only;
 const MOST_LINES: usize = 700;
 const MANY_LINES: usize = 600;
 
-/// Names that say nothing about what is inside.
+/// Names that do not say what is inside.
 const MEANINGLESS_NAMES: [&str; 8] =
     ["manager", "managers", "helper", "helpers", "util", "utils", "common", "misc"];
 
@@ -41,7 +41,7 @@ pub fn check_tree(root: &Path) -> Result<Report> {
     paths.sort();
     let mut report = Report::default();
     for path in &paths {
-        // What isn't text has nothing to tidy.
+        // Files that aren't text are not checked.
         let Ok(text) = fs::read_to_string(root.join(path)) else { continue };
         report.files += 1;
         check_file(path, &text, &mut report);
@@ -54,8 +54,8 @@ pub fn check_tree(root: &Path) -> Result<Report> {
     Ok(report)
 }
 
-/// Paths of files below `dir`, relative to `root`. Hidden directories of ours are looked into, those of
-/// tools are not.
+/// Paths of files below `dir`, relative to `root`. Hidden directories of the project are included, those of tools are
+/// not.
 fn collect(root: &Path, dir: &Path, paths: &mut Vec<String>) -> Result<()> {
     for entry in fs::read_dir(dir).with_context(|| format!("list {}", dir.display()))? {
         let entry = entry?;

@@ -1,5 +1,5 @@
-//! Numbers, kinds and names of the fields in our proto files against the published interfaces. Ours hold a part of each
-//! and were written by hand, so a slip would be found by nobody but a runtime that misunderstands.
+//! Compares numbers, kinds and names of the fields in our proto files with the published interfaces. Ours contain a
+//! part of each and were written by hand, so without this test a mistake would show only at run time.
 //!
 //! `hack/parts protocols` prints the directories of the published Go packages, whose struct tags tell all of it:
 //!

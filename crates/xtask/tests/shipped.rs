@@ -34,8 +34,8 @@ ExecStart=
 ExecStart=/usr/bin/kubelet $KUBELET_CONFIG_ARGS $KUBELET_KUBEADM_ARGS $KUBELET_EXTRA_ARGS
 ";
 
-/// systemd's own view of a unit: it names a program that it would start and that is not there. So each place gets paths of
-/// its own where nothing is.
+/// systemd's own check of a unit: it reports the program that it would start if that is missing. So each directory gets
+/// its own paths at which nothing exists.
 fn started(files: &[(&str, &str)]) -> String {
     let dir = tempfile::tempdir().unwrap();
     for (path, text) in files {
@@ -80,7 +80,7 @@ fn the_agent_starts_on_a_node_without_any_package() {
     }
 }
 
-/// Whoever builds what ships builds the same thing: with the allocator that the figures were measured with.
+/// Every build of the shipped program is the same: with the allocator with which the figures were measured.
 #[test]
 fn there_is_one_command_that_builds_what_ships() {
     let aliases = read(".cargo/config.toml");

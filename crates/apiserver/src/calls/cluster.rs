@@ -1,4 +1,4 @@
-//! What pods refer to, and what the cluster says about all of them.
+//! Objects that pods refer to, and objects of the whole cluster.
 
 use model::k8s::{
     ClusterTrustBundle, ConfigMap, PersistentVolume, PersistentVolumeClaim, Secret, Service, VolumeAttachment,
@@ -20,10 +20,10 @@ const VOLUMES: Resource = Resource::new("/api/v1", "persistentvolumes");
 const ATTACHMENTS: Resource = Resource::new("/apis/storage.k8s.io/v1", "volumeattachments");
 const CSI_DRIVERS: Resource = Resource::new("/apis/storage.k8s.io/v1", "csidrivers");
 const TRUST_BUNDLES: Resource = Resource::new("/apis/certificates.k8s.io/v1beta1", "clustertrustbundles");
-/// Headless services have no address that a container could be told.
+/// Headless services have no cluster IP, so containers get no variables for them.
 const WITH_ADDRESS: &str = "spec.clusterIP!=None";
 
-/// The only selection of these that a node is allowed to watch.
+/// A node may list and watch these only by a single name.
 fn name_selector(name: &str) -> String {
     format!("metadata.name={name}")
 }
@@ -33,7 +33,7 @@ impl Api {
         self.get("get configmap", &CONFIG_MAPS, (namespace, name), json::config_map).await
     }
 
-    /// One or none, and the version to watch it from.
+    /// Zero or one object, and the version to watch it from.
     pub async fn list_config_map(
         &self,
         namespace: &str,
@@ -58,7 +58,7 @@ impl Api {
         self.get("get secret", &SECRETS, (namespace, name), json::secret).await
     }
 
-    /// One or none, and the version to watch it from.
+    /// Zero or one object, and the version to watch it from.
     pub async fn list_secret(
         &self,
         namespace: &str,
@@ -91,7 +91,7 @@ impl Api {
         .await
     }
 
-    /// Those with an address, in all namespaces.
+    /// Services with a cluster IP, in all namespaces.
     pub async fn list_services(&self, freshness: Freshness) -> Result<ObjectList<Service>, ApiError> {
         self.list("list services", SERVICES.collection_path(""), WITH_ADDRESS, freshness, json::services)
             .await

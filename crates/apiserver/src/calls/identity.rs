@@ -1,4 +1,4 @@
-//! Who somebody is, what he may do, and certificates.
+//! Tokens, access reviews and certificate requests.
 
 use k8s_openapi::api::core::v1::ServiceAccount;
 use ports::ApiError;
@@ -19,7 +19,7 @@ const SIGNING_REQUESTS: Resource =
 const CERTIFICATE_REQUESTS: Resource =
     Resource::new("/apis/certificates.k8s.io/v1beta1", "podcertificaterequests");
 
-/// The only selection of these that a node is allowed to watch.
+/// A node may list and watch only its own.
 fn of_node(node: &str) -> String {
     format!("spec.nodeName={node}")
 }
@@ -33,7 +33,7 @@ impl Api {
         self.get("get serviceaccount", &SERVICE_ACCOUNTS, (namespace, name), json::service_account).await
     }
 
-    /// A token of a service account.
+    /// Creates a token of a service account.
     pub async fn create_token(
         &self,
         namespace: &str,
@@ -46,14 +46,14 @@ impl Api {
         self.create("create token of serviceaccount", path, object, body, json::token_request).await
     }
 
-    /// Whose token is this?
+    /// Creates a TokenReview.
     pub async fn review_token(&self, review: &TokenReview) -> Result<TokenReview, ApiError> {
         let body = json::write_token_review(review);
         let path = TOKEN_REVIEWS.collection_path("");
         self.create("create tokenreview", path, String::new(), body, json::token_review).await
     }
 
-    /// May he do that?
+    /// Creates a SubjectAccessReview.
     pub async fn review_access(&self, review: &SubjectAccessReview) -> Result<SubjectAccessReview, ApiError> {
         let body = json::write_access_review(review);
         let path = ACCESS_REVIEWS.collection_path("");
@@ -74,7 +74,7 @@ impl Api {
         self.get("get certificatesigningrequest", &SIGNING_REQUESTS, ("", name), json::signing_request).await
     }
 
-    /// One or none, and the version to watch it from.
+    /// Zero or one object, and the version to watch it from.
     pub async fn list_signing_request(
         &self,
         name: &str,
@@ -96,7 +96,7 @@ impl Api {
             .await
     }
 
-    /// For a certificate of a pod. The server gives it its name.
+    /// Creates a PodCertificateRequest. The server generates its name.
     pub async fn create_certificate_request(
         &self,
         request: &PodCertificateRequest,
@@ -109,7 +109,7 @@ impl Api {
             .await
     }
 
-    /// Those that the node has made, in all namespaces.
+    /// The requests that the node has created, in all namespaces.
     pub async fn list_certificate_requests(
         &self,
         node: &str,

@@ -1,5 +1,5 @@
-//! The calls that a kubelet makes, by their types. Each has a deadline and is made exactly once: whether and when it
-//! is made again is the caller's decision.
+//! The API calls of a kubelet, with their types. Each has a deadline and is sent exactly once: the caller decides
+//! whether and when to retry.
 
 mod cluster;
 mod identity;
@@ -22,27 +22,27 @@ use crate::watch::{self, UnreadableObject, Watch, WatchEvent, WatchStart};
 
 pub use pods::DeletePodOptions;
 
-/// What a call may take when nobody says otherwise.
+/// The default deadline of a call.
 pub const DEADLINE: Duration = Duration::from_secs(30);
 
 /// One page of objects, or all of them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ObjectList<T> {
     pub items: Vec<T>,
-    /// What is there and can't be decoded.
+    /// Objects that exist but can't be decoded.
     pub unreadable: Vec<UnreadableObject>,
-    /// Where a watch goes on.
+    /// The version from which to watch.
     pub resource_version: String,
-    /// Not empty when there is more; these calls ask for everything, so it is.
+    /// Not empty if there are more pages. These calls ask for everything, so it is always empty.
     pub continue_token: String,
 }
 
-/// Which state a list shows.
+/// The freshness of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Freshness {
-    /// What the server has in its memory: cheap, may be old.
+    /// From the server's watch cache: cheap, but may be outdated.
     Cached,
-    /// As it is now.
+    /// The current state.
     Latest,
 }
 
@@ -67,7 +67,7 @@ impl Resource {
         Self { group, plural }
     }
 
-    /// An empty namespace means all of them, or an object that has none.
+    /// An empty namespace means all namespaces, or a kind without namespaces.
     fn collection_path(&self, namespace: &str) -> String {
         let Resource { group, plural } = self;
         match namespace {
@@ -92,7 +92,7 @@ impl Api {
         Api { connection, deadline: DEADLINE, watches: WatchStatuses::default() }
     }
 
-    /// The same calls with another deadline. It bounds the whole call; for watches, the time until they begin.
+    /// The same calls with another deadline. It bounds the whole call; for watches, the time until they start.
     pub fn with_deadline(&self, deadline: Duration) -> Api {
         Api { deadline, ..self.clone() }
     }
@@ -105,7 +105,7 @@ impl Api {
         &self.watches
     }
 
-    /// Asks the server how it is. `/healthz`, `/readyz`, `/livez`, `/version`.
+    /// Reads `/healthz`, `/readyz`, `/livez` or `/version`.
     pub async fn get_raw(&self, path: &'static str) -> Result<Bytes, ApiError> {
         Call::get("get", path.to_owned(), path).run(&self.connection, self.deadline).await
     }

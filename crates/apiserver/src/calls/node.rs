@@ -25,7 +25,7 @@ impl Api {
         self.get("get node", &NODES, ("", name), json::node).await
     }
 
-    /// One node or none.
+    /// Zero or one node.
     pub async fn list_node(&self, name: &str, freshness: Freshness) -> Result<ObjectList<Node>, ApiError> {
         self.list("list nodes", NODES.collection_path(""), &name_selector(name), freshness, json::nodes).await
     }
@@ -90,7 +90,7 @@ impl Api {
         .await
     }
 
-    /// Replaces it; with a resource version in it only that version.
+    /// Replaces the lease; if it has a resource version, only if that is still the current one.
     pub async fn update_lease(&self, lease: &Lease) -> Result<Lease, ApiError> {
         let (namespace, name) = lease_name(lease);
         let path = LEASES.object_path(namespace, name);
@@ -106,7 +106,7 @@ impl Api {
         self.create("create event", EVENTS.collection_path(namespace), object, body, json::core_event).await
     }
 
-    /// A strategic merge patch: a higher count, a later time.
+    /// A strategic merge patch, of the count and the time.
     pub async fn patch_event(&self, namespace: &str, name: &str, patch: &Value) -> Result<Event, ApiError> {
         let path = EVENTS.object_path(namespace, name);
         self.patch("patch event", path, namespaced_name(namespace, name), patch, json::core_event).await

@@ -16,14 +16,14 @@ const PODS: Resource = Resource::new("/api/v1", "pods");
 /// How a pod's object is to be deleted.
 #[derive(Clone, Debug, Default)]
 pub struct DeletePodOptions {
-    /// None leaves the pod's own.
+    /// `None`: the pod's own grace period.
     pub grace_seconds: Option<i64>,
-    /// Only the object of this UID: another one may have its name by now ([`ApiError::Conflict`]).
+    /// Delete only the object with this UID: another pod may have the name by now ([`ApiError::Conflict`]).
     pub uid: Option<PodUid>,
 }
 
 impl DeletePodOptions {
-    /// The object goes at once.
+    /// Deletes the object at once.
     pub fn now(uid: Option<PodUid>) -> Self {
         Self { grace_seconds: Some(0), uid }
     }
@@ -94,7 +94,7 @@ impl Api {
         let path = PODS.object_path(namespace, name);
         let call =
             Call::new("delete pod", Method::DELETE, path, namespaced_name(namespace, name)).body(JSON, body);
-        // The answer is the pod or a Status; neither says more than that it worked.
+        // The response is the pod or a Status; both say only that the call succeeded.
         call.run(&self.connection, self.deadline).await.map(|_| ())
     }
 }

@@ -1,4 +1,5 @@
-//! How a node becomes somebody: from a kubeconfig that may only ask for a certificate, to one of its own.
+//! TLS bootstrap: uses the bootstrap kubeconfig to request the node's first client certificate and writes the
+//! kubeconfig that uses it.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -20,7 +21,7 @@ use crate::connection::{ConnectError, Connection};
 use crate::kubeconfig::{self, KubeconfigError, ResolvedKubeconfig};
 use crate::transport::error_chain;
 
-/// The key of a bootstrap that has not succeeded yet.
+/// The key of a bootstrap that has not finished.
 const KEY_FILE: &str = "kubelet-client.key.tmp";
 const SERVER_WITHIN: Duration = Duration::from_secs(60);
 const SERVER_EVERY: Duration = Duration::from_secs(2);
@@ -43,7 +44,7 @@ pub enum BootstrapError {
     Certificate(#[from] CertificateError),
 }
 
-/// Who we are to be.
+/// What is needed to obtain the node's client identity.
 pub struct ClientIdentity<'a> {
     pub kubeconfig: &'a Path,
     pub bootstrap_kubeconfig: Option<&'a Path>,
@@ -57,13 +58,13 @@ pub struct ClientIdentity<'a> {
 
 pub struct EstablishedIdentity {
     pub connection: Arc<Connection>,
-    /// With `rotateCertificates`: the first is to be run.
+    /// With `rotateCertificates`: the caller has to run the rotator.
     pub rotation: Option<(CertificateRotator, RotationStatus)>,
 }
 
 impl ClientIdentity<'_> {
-    /// Without rotation this waits for the certificate, up to an hour. With it, the connection is usable when the
-    /// rotator has brought the first certificate.
+    /// Without rotation this waits for the certificate, up to an hour. With it, the connection can be used when the
+    /// rotator has received the first certificate.
     pub async fn establish(self) -> Result<EstablishedIdentity, BootstrapError> {
         if let Some(bootstrap) = self.bootstrap_kubeconfig
             && !still_valid(self.kubeconfig, self.wall.as_ref())?
@@ -98,7 +99,7 @@ impl ClientIdentity<'_> {
         }
         let bootstrap = match self.bootstrap_kubeconfig {
             None => None,
-            // It may be gone when it is no longer needed.
+            // The bootstrap kubeconfig may have been deleted when it was no longer needed.
             Some(file) => match Connection::open(file, self.agent, self.wall.clone()) {
                 Ok(bootstrap) => Some(Api::new(bootstrap)),
                 Err(_) if held.is_some() => None,
@@ -119,7 +120,7 @@ impl ClientIdentity<'_> {
         Ok(EstablishedIdentity { connection, rotation: Some(rotation) })
     }
 
-    /// Gets a certificate, keeps it, and writes the kubeconfig that uses it.
+    /// Requests a certificate, stores it, and writes the kubeconfig that uses it.
     async fn bootstrap(&self, bootstrap: &Path, access: &ResolvedKubeconfig) -> Result<(), BootstrapError> {
         let api = Api::new(Connection::open(bootstrap, self.agent, self.wall.clone())?);
         let store = CertificateStore::open(self.cert_dir, CertificatePurpose::Client.prefix(), None)?;
@@ -135,7 +136,7 @@ impl ClientIdentity<'_> {
         let now = || self.wall.wall();
         let mut made = issue::create_named(&api, &key, &template, CertificatePurpose::Client, now()).await;
         if let Err(error @ CertificateError::Incompatible { .. }) = &made {
-            // The old request stands in the way of this key; another key has another name.
+            // The name of a request depends on the key, so a new key avoids the old request.
             tracing::info!("asking with a new key: {error}");
             key = new_key(&kept)?;
             made = issue::create_named(&api, &key, &template, CertificatePurpose::Client, now()).await;
@@ -145,13 +146,13 @@ impl ClientIdentity<'_> {
         let chain = issue::wait_until_issued(&api, &made, ISSUED_WITHIN).await?;
         store.update(&chain, key.pem().as_bytes(), now())?;
         kubeconfig::write_bootstrapped_kubeconfig(self.kubeconfig, access, &store.current_path())?;
-        // Only now: until the kubeconfig is there, the next start must be able to do all this again.
+        // Delete the key only now: until the kubeconfig exists, the next start must be able to repeat all of this.
         let _ = std::fs::remove_file(&kept);
         Ok(())
     }
 }
 
-/// Whether the kubeconfig has client certificates, all of them in force.
+/// Whether the kubeconfig has client certificates, all of them valid now.
 fn still_valid(file: &Path, wall: &dyn WallClock) -> Result<bool, BootstrapError> {
     match file.metadata() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
@@ -173,7 +174,7 @@ fn still_valid(file: &Path, wall: &dyn WallClock) -> Result<bool, BootstrapError
     Ok(valid)
 }
 
-/// The certificate to begin with, and whether it is only good for asking for a better one.
+/// The certificate to start with, and whether it is only good for requesting another one.
 fn initial_certificate(
     store: &CertificateStore,
     access: &ResolvedKubeconfig,
@@ -193,7 +194,7 @@ fn initial_certificate(
     Ok((Some(held), true))
 }
 
-/// A key is on the disk before anybody is asked to sign it.
+/// The key is on disk before a certificate for it is requested.
 fn load_or_make_key(path: &Path) -> Result<CertificateKey, CertificateError> {
     match std::fs::read(path) {
         Ok(pem) => match CertificateKey::from_pem(&pem) {
@@ -213,7 +214,7 @@ fn new_key(path: &Path) -> Result<CertificateKey, CertificateError> {
     Ok(key)
 }
 
-/// Not for ever: the request itself says it better what is wrong.
+/// Gives up after the deadline; the CSR call then reports the actual error.
 async fn wait_for_server(api: &Api) {
     let api = api.with_deadline(SERVER_ANSWERS_WITHIN);
     let answers = async {

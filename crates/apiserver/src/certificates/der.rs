@@ -1,8 +1,8 @@
-//! As much of DER as it takes to put an older form of a key into the form that our cryptography reads.
+//! The part of DER that is needed to convert older key formats to the format that rustls' crypto reads.
 
 use rustls::pki_types::PrivateKeyDer;
 
-/// Algorithm identifiers, complete.
+/// Complete algorithm identifiers.
 const P256: [u8; 21] = [
     0x30, 0x13, 0x06, 0x07, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01, 0x06, 0x08, 0x2a, 0x86, 0x48, 0xce,
     0x3d, 0x03, 0x01, 0x07,
@@ -17,7 +17,7 @@ const RSA: [u8; 15] =
 /// A P-384 key in SEC 1 form is longer than one of P-256 can be.
 const LONGEST_P256: usize = 128;
 
-/// PKCS#8, whatever it was.
+/// Converts any of the formats to PKCS#8.
 pub fn pkcs8(key: &PrivateKeyDer<'_>) -> Vec<u8> {
     match key {
         PrivateKeyDer::Sec1(sec1) => {

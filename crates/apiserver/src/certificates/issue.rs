@@ -1,4 +1,4 @@
-//! A certificate signing request: made, and watched until it is decided.
+//! A certificate signing request: created, and watched until it is decided.
 
 use std::time::Duration;
 
@@ -18,10 +18,10 @@ use crate::calls::{Api, Freshness};
 use crate::kubeconfig::certificates;
 use crate::watch::{WatchEvent, WatchStart};
 
-/// Between two tries to see what became of a request.
+/// The delay between two attempts to read the state of a request.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
-/// A request that the server has.
+/// A request that exists in the API server.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SigningRequestId {
     pub name: String,
@@ -35,7 +35,7 @@ fn signing_request_id(request: CertificateSigningRequest) -> SigningRequestId {
     }
 }
 
-/// With a name of the server's choice.
+/// The server generates the name.
 pub async fn create(
     api: &Api,
     key: &CertificateKey,
@@ -47,7 +47,7 @@ pub async fn create(
     Ok(signing_request_id(api.create_signing_request(&request).await?))
 }
 
-/// With the name that this key and subject always have: one that is there already is used.
+/// The name depends only on key and subject, so an existing request is used again.
 pub async fn create_named(
     api: &Api,
     key: &CertificateKey,
@@ -85,7 +85,7 @@ fn request(
     Ok(CertificateSigningRequest { metadata, spec, status: None })
 }
 
-/// Whether somebody's request of our name is ours. The name covers the subject; the rest is looked at.
+/// Checks whether an existing request of our name is ours. The name covers the subject; this compares the rest.
 fn check_existing_request(
     found: &CertificateSigningRequest,
     key: &CertificateKey,
@@ -112,7 +112,7 @@ fn check_existing_request(
     Ok(())
 }
 
-/// Waits until it is decided; gives the chain as PEM.
+/// Waits until the request is decided; returns the chain as PEM.
 pub async fn wait_until_issued(
     api: &Api,
     made: &SigningRequestId,
@@ -137,13 +137,13 @@ pub async fn wait_until_issued(
     }
 }
 
-/// Also what a server says that is about to get its rules: the request itself was accepted.
+/// Includes Forbidden: a server whose RBAC rules are not loaded yet may answer so, and the request itself was accepted.
 fn is_retryable(error: &ApiError) -> bool {
     error.disposition() == Disposition::Retry
         || matches!(error, ApiError::Forbidden { .. } | ApiError::Unauthorized { .. } | ApiError::Tls { .. })
 }
 
-/// One list and one watch. None when the watch ended before anything was decided.
+/// One list and one watch. `None` if the watch ended before the request was decided.
 async fn watch_until_decided(
     api: &Api,
     made: &SigningRequestId,
@@ -168,7 +168,7 @@ async fn watch_until_decided(
                 }
             }
             WatchEvent::Deleted(_) => return Err(deleted()),
-            // What is decided may be readable: the next list tells.
+            // The decided version may be readable in the next list.
             WatchEvent::Unreadable(_) | WatchEvent::Bookmark { .. } => {}
         }
     }

@@ -1,4 +1,4 @@
-//! Private keys, and requests signed with them.
+//! Private keys, and certificate requests signed with them.
 
 use rcgen::{CertificateParams, DistinguishedName, DnType, PKCS_ECDSA_P256_SHA256, PublicKeyData, SanType};
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
@@ -16,12 +16,12 @@ fn refused(error: impl std::fmt::Display) -> CertificateError {
 }
 
 impl CertificateKey {
-    /// ECDSA P-256, as every kubelet makes.
+    /// ECDSA P-256, as upstream.
     pub fn generate() -> Result<CertificateKey, CertificateError> {
         Ok(CertificateKey { pair: rcgen::KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(refused)? })
     }
 
-    /// Any of the common forms; the first key in the text.
+    /// Reads any of the common formats; the first key in the text.
     pub fn from_pem(pem: &[u8]) -> Result<CertificateKey, CertificateError> {
         CertificateKey::from_der(&private_key(pem).map_err(refused)?)
     }
@@ -36,7 +36,7 @@ impl CertificateKey {
     }
 
     pub fn is_rsa(&self) -> bool {
-        // The only other kinds that can be read here are ECDSA and Ed25519.
+        // The only other algorithms that can be read here are ECDSA and Ed25519.
         format!("{:?}", self.pair.algorithm()).contains("RSA")
     }
 

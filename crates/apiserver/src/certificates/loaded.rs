@@ -1,4 +1,4 @@
-//! A certificate that we have, with its key.
+//! A stored certificate, with its key.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -11,7 +11,7 @@ use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 use super::CertificateError;
 use crate::kubeconfig::KeyPair;
 
-/// What the first certificate of the chain says.
+/// The fields of the first certificate in the chain.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LoadedCertificate {
     pub pair: Arc<KeyPair>,
@@ -24,11 +24,11 @@ pub struct LoadedCertificate {
 }
 
 impl LoadedCertificate {
-    /// `path` is only for the complaint.
+    /// `path` is only used in error messages.
     pub fn new(pair: KeyPair, path: &Path) -> Result<LoadedCertificate, CertificateError> {
         let refuse = |detail: String| CertificateError::Unusable { path: path.to_owned(), detail };
         let provider = rustls::crypto::ring::default_provider();
-        // Says whether they belong together.
+        // Fails if key and certificate do not match.
         rustls::sign::CertifiedKey::from_der(pair.chain.clone(), pair.key.clone_key(), &provider)
             .map_err(|error| refuse(error.to_string()))?;
         let leaf = pair.chain.first().ok_or_else(|| refuse("no certificate".into()))?.clone();
@@ -69,7 +69,7 @@ fn address(bytes: &[u8]) -> Option<IpAddr> {
     }
 }
 
-/// When the last of them ends that ends first. None if one can't be read.
+/// The earliest notAfter in the chain. `None` if a certificate can't be parsed.
 pub fn earliest_expiry(chain: &[CertificateDer<'_>]) -> Option<Wall> {
     let ends: Option<Vec<i64>> = chain
         .iter()

@@ -1,4 +1,5 @@
-//! When a kubelet has no certificate and can't expect one any more, a new start may find other credentials.
+//! Ends the agent when it has had no valid client certificate for five minutes although the API server answers, so that
+//! a restart can bootstrap again.
 
 use std::time::Duration;
 
@@ -6,7 +7,7 @@ use ports::WallClock;
 
 use super::rotate::RotationStatus;
 
-/// So long without any certificate, while the server works, is too long.
+/// How long the agent may be without a valid certificate while the server answers.
 const WITHOUT: Duration = Duration::from_secs(5 * 60);
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
 
@@ -19,7 +20,7 @@ pub enum CertificateLoss {
 }
 
 impl RotationStatus {
-    /// Ends when the agent should.
+    /// Returns when the agent should end.
     pub async fn wait_until_lost(&self, wall: &dyn WallClock) -> CertificateLoss {
         let (mut held, mut healthy) = (self.held(), self.healthy());
         let mut since = tokio::time::Instant::now();
@@ -33,7 +34,7 @@ impl RotationStatus {
                 None if responsive && since.elapsed() > WITHOUT => return CertificateLoss::NoCertificate,
                 None => {}
             }
-            // While all is well the end is far; else any change may be the one.
+            // While the certificate is valid the end is far away; otherwise any change may end the wait.
             let sleep = end.map(|end| end.since(now)).unwrap_or_default().max(LOOK_AGAIN);
             tokio::select! {
                 () = tokio::time::sleep(sleep.min(60 * LOOK_AGAIN)) => {}

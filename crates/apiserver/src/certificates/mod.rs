@@ -1,4 +1,4 @@
-//! The node's certificates: where they are kept, how they are asked for, and when.
+//! The node's certificates: where they are stored, and how and when they are requested.
 //!
 //! ```text
 //!            no certificate          certificate              deadline (70-90 % of its life),
@@ -7,8 +7,8 @@
 //!                              +--------------------------------------------------------------+
 //! ```
 //!
-//! A request that was accepted is written down with its key at once: who is killed while it waits for approval goes on
-//! with the same request.
+//! An accepted request is stored with its key at once, so that an agent that is killed while it waits for approval
+//! continues with the same request.
 
 mod bootstrap;
 mod der;
@@ -38,7 +38,7 @@ pub use template::{CertificatePurpose, CertificateTemplate};
 
 use crate::kubeconfig::PemProblem;
 
-/// A certificate that could not be read, kept or had.
+/// A certificate could not be read, stored or obtained.
 #[derive(thiserror::Error, Debug)]
 pub enum CertificateError {
     #[error("can't {operation} {}", path.display())]

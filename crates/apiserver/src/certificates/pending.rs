@@ -1,4 +1,4 @@
-//! A request that waits for its answer, so that whoever comes after a crash goes on with it.
+//! Stores a request that waits for its certificate, so that a restarted agent continues with it.
 
 use std::fs;
 use std::io;
@@ -19,7 +19,7 @@ pub struct PendingRequest {
     pub key: String,
 }
 
-/// Beside the certificates: it holds a key as they do.
+/// The file lies next to the certificates, because it holds a key as well.
 pub struct PendingFile {
     path: PathBuf,
 }
@@ -29,7 +29,7 @@ impl PendingFile {
         Self { path: dir.join(format!("{prefix}-pending.json")) }
     }
 
-    /// One that can't be understood is as good as none.
+    /// A file that can't be parsed counts as none.
     pub fn read(&self) -> Option<PendingRequest> {
         let bytes = fs::read(&self.path).ok()?;
         serde_json::from_slice(&bytes)

@@ -1,7 +1,7 @@
-//! Keys of pods' certificates, and requests signed with them.
+//! Keys of pod certificates, and requests signed with them.
 //!
-//! The request (PKCS#10) is as empty as it may be: the API server wants the public key and the proof that somebody holds the
-//! private one, and takes everything else from the PodCertificateRequest around it.
+//! The request (PKCS#10) is as empty as possible: the API server needs only the public key and the proof of possession
+//! of the private key. Everything else is in the PodCertificateRequest around it.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -22,11 +22,11 @@ use super::der::tagged;
 const SEQUENCE: u8 = 0x30;
 const BIT_STRING: u8 = 0x03;
 const OCTET_STRING: u8 = 0x04;
-/// Attributes of a request.
+/// The tag of a request's attributes.
 const ATTRIBUTES: u8 = 0xa0;
 const VERSION_0: [u8; 3] = [0x02, 0x01, 0x00];
 
-// Identifiers of algorithms, without the sequence around them.
+// Algorithm identifiers, without the enclosing sequence.
 const ED25519: &[u8] = &[0x06, 0x03, 0x2b, 0x65, 0x70];
 const RSA: &[u8] = &[0x06, 0x09, 0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x01, 0x05, 0x00];
 const RSA_SHA256: &[u8] = &[0x06, 0x09, 0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x0b, 0x05, 0x00];
@@ -42,7 +42,7 @@ const ECDSA_SHA256: &[u8] = &[0x06, 0x08, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x04, 0x
 const ECDSA_SHA384: &[u8] = &[0x06, 0x08, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x04, 0x03, 0x03];
 const ECDSA_SHA512: &[u8] = &[0x06, 0x08, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x04, 0x03, 0x04];
 
-/// A new key of a pod.
+/// A new key for a pod.
 pub struct PodKey {
     /// PKCS#8, as PEM.
     pub pem: String,
@@ -52,9 +52,9 @@ pub struct PodKey {
 
 type Signature = Result<Vec<u8>, CertificateError>;
 
-/// What a request is made from.
+/// What a request is signed with.
 struct Signer<'a> {
-    /// Of the public key and of the signature.
+    /// The algorithms of the public key and of the signature.
     algorithms: (&'a [u8], &'a [u8]),
     public: &'a [u8],
     sign: &'a dyn Fn(&[u8]) -> Signature,
@@ -65,7 +65,7 @@ fn refused(error: impl std::fmt::Display) -> CertificateError {
 }
 
 impl PodKey {
-    /// `key_type`: in the words of the API.
+    /// `key_type`: the API's name.
     pub fn generate(key_type: &str) -> Result<PodKey, CertificateError> {
         match key_type {
             "ED25519" => ed25519(),
@@ -83,8 +83,8 @@ impl PodKey {
     }
 }
 
-/// The key is its seed. Written by hand, because the form that the library gives has the public key in it as well, which not
-/// every reader of keys knows.
+/// The private key is its seed. Encoded here, because the library's encoding includes the public key, which not every
+/// reader accepts.
 fn ed25519() -> Result<PodKey, CertificateError> {
     let mut seed = [0; 32];
     SystemRandom::new().fill(&mut seed).map_err(refused)?;
@@ -126,7 +126,7 @@ fn p521() -> Result<PodKey, CertificateError> {
     PodKey::new(pkcs8.as_bytes(), &Signer { algorithms: (P521, ECDSA_SHA512), public: &public, sign: &sign })
 }
 
-/// Our TLS' cryptography makes no keys of RSA. It signs with them.
+/// The crypto of our TLS can't generate RSA keys, but signs with them.
 fn rsa(bits: usize) -> Result<PodKey, CertificateError> {
     let private = rsa::RsaPrivateKey::new(&mut OsRng, bits).map_err(refused)?;
     let pkcs8 = rsa::pkcs8::EncodePrivateKey::to_pkcs8_der(&private).map_err(refused)?;
@@ -151,7 +151,7 @@ fn private_pem(pkcs8: &[u8]) -> String {
     pem + "-----END PRIVATE KEY-----\n"
 }
 
-/// No name, no attributes.
+/// A request without subject and attributes.
 fn stub_request(signer: &Signer<'_>) -> Result<Vec<u8>, CertificateError> {
     let (of_key, of_signature) = signer.algorithms;
     let mut public = Vec::new();
@@ -172,7 +172,7 @@ fn stub_request(signer: &Signer<'_>) -> Result<Vec<u8>, CertificateError> {
 }
 
 fn bit_string(bytes: &[u8], out: &mut Vec<u8>) {
-    // No bit of the last byte is unused.
+    // The last byte has no unused bits.
     tagged(BIT_STRING, &[&[0], bytes].concat(), out);
 }
 
@@ -182,7 +182,7 @@ mod tests {
 
     use super::*;
 
-    /// What openssl says, given this on its standard input.
+    /// The output of openssl, given this on its standard input.
     fn openssl(args: &[&str], input: &[u8]) -> Vec<u8> {
         use std::io::Write;
         let mut child = Command::new("openssl")
@@ -198,7 +198,7 @@ mod tests {
         output.stdout
     }
 
-    /// Somebody else can read key and request, finds the signature good, and the public key to be the private one's.
+    /// openssl can read key and request, accepts the signature, and derives the same public key.
     #[test]
     fn keys_and_their_requests_are_as_others_read_them() {
         let sizes = [

@@ -1,4 +1,4 @@
-//! Keeps a certificate in force: asks for a new one in good time, and when it should say something else.
+//! Renews a certificate before it expires, and when its content should change.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,16 +22,16 @@ use crate::transport::error_chain;
 
 /// How long one request may wait for its certificate.
 const ISSUED_WITHIN: Duration = Duration::from_secs(15 * 60);
-/// After a failure: this, doubled with each, and from the sixth try on `LATER`.
+/// The delay after a failure: this, doubled with each failure, and from the sixth on `LATER`.
 const SOON: Duration = Duration::from_secs(2);
 const DOUBLINGS: u32 = 4;
 const LATER: Duration = Duration::from_secs(32);
-/// Also a certificate that is due at once is not asked for more often.
+/// The minimum time between two requests, even for a certificate that is due at once.
 const AT_MOST_EVERY: Duration = Duration::from_secs(1);
-/// The clock on the wall may be set while a timer runs.
+/// Sleeps are short because the wall clock may be set meanwhile.
 const MAX_SLEEP: Duration = Duration::from_secs(600);
 
-/// What others see of it. Cheap to clone.
+/// The rotator's state, for other tasks. Cheap to clone.
 #[derive(Clone)]
 pub struct RotationStatus {
     held: watch::Receiver<Option<Arc<LoadedCertificate>>>,
@@ -48,7 +48,7 @@ impl RotationStatus {
         RotationStatus { held, healthy, renew_errors: Arc::default() }
     }
 
-    /// The certificate in use; None until there is one.
+    /// The certificate in use; `None` until there is one.
     pub fn held(&self) -> watch::Receiver<Option<Arc<LoadedCertificate>>> {
         self.held.clone()
     }
@@ -57,16 +57,16 @@ impl RotationStatus {
         self.healthy.clone()
     }
 
-    /// Tries that brought no certificate, for the metric.
+    /// Attempts that failed, for the metric.
     pub fn renew_errors(&self) -> u64 {
         self.renew_errors.load(Ordering::Relaxed)
     }
 }
 
-/// Who is asked for certificates.
+/// The APIs that requests are sent to.
 pub(super) struct SigningApis {
     pub own: Api,
-    /// While we have no certificate in force.
+    /// Used while there is no valid certificate.
     pub bootstrap: Option<Api>,
 }
 
@@ -76,13 +76,13 @@ pub struct CertificateRotator {
     pending: PendingFile,
     template: watch::Receiver<Option<CertificateTemplate>>,
     signing_apis: SigningApis,
-    /// Gets each new certificate.
+    /// The connection that uses each new certificate.
     connection: Option<Arc<Connection>>,
     wall: Arc<dyn WallClock>,
     held: watch::Sender<Option<Arc<LoadedCertificate>>>,
     healthy: watch::Sender<bool>,
     renew_errors: Arc<AtomicU64>,
-    /// The present certificate is only good for asking for a better one.
+    /// The present certificate is only good for requesting another one.
     renew_immediately: bool,
 }
 
@@ -121,7 +121,8 @@ impl CertificateRotator {
     }
 
     /// The serving certificate. `template` is None while the node's addresses are not known
-    /// ([`Template::serving`]); `given` are the configured files, which count until there is a pair of our own.
+    /// ([`CertificateTemplate::serving`]); `given` are the configured files, which are used until the first certificate
+    /// is issued.
     pub fn serving(
         api: Api,
         cert_dir: &std::path::Path,
@@ -157,14 +158,14 @@ impl CertificateRotator {
         loop {
             let template = self.wait_until_due().await;
             if !self.renew(&template).await {
-                // It is to say something else now.
+                // The template has changed.
                 continue;
             }
             tokio::time::sleep(AT_MOST_EVERY).await;
         }
     }
 
-    /// Waits until a certificate is needed, and says which.
+    /// Waits until a new certificate is due, and returns its template.
     async fn wait_until_due(&mut self) -> CertificateTemplate {
         let share = 0.7 + 0.2 * fastrand::f64();
         loop {
@@ -191,10 +192,10 @@ impl CertificateRotator {
         }
     }
 
-    /// Waits for another template, or for so long.
+    /// Waits until the template changes, at most for this time.
     async fn wait_for_template_change(&mut self, sleep: Duration) {
         let changed = async {
-            // Nobody is left to change it: then it stays.
+            // If the sender was dropped, the template never changes again.
             if self.template.changed().await.is_err() {
                 std::future::pending::<()>().await;
             }
@@ -202,7 +203,7 @@ impl CertificateRotator {
         let _ = tokio::time::timeout(sleep, changed).await;
     }
 
-    /// Tries until there is a new certificate. False when the template changed meanwhile.
+    /// Retries until there is a new certificate. Returns false if the template changed meanwhile.
     async fn renew(&mut self, template: &CertificateTemplate) -> bool {
         for failures in 0.. {
             let mut watched = self.template.clone();
@@ -241,7 +242,7 @@ impl CertificateRotator {
         };
         let made = SigningRequestId { name: pending.name, uid: pending.uid };
         let waited = issue::wait_until_issued(api, &made, ISSUED_WITHIN).await;
-        // Whatever the end was, this request is at it.
+        // The request is decided or timed out; drop it, the next try makes a new one.
         let chain = waited.inspect_err(|_| self.pending.remove())?;
         let held = self.store.update(&chain, pending.key.as_bytes(), self.wall.wall());
         self.pending.remove();
@@ -285,17 +286,17 @@ impl CertificateRotator {
     }
 }
 
-/// A refusal by the server itself shows that it is there. A proxy before it may refuse as well, but not in these words.
+/// These refusals come from the API server itself, so it is up.
 fn shows_server_is_up(error: &ApiError) -> bool {
     matches!(error, ApiError::Unauthorized { .. } | ApiError::Forbidden { .. } | ApiError::NotFound { .. })
 }
 
-/// At this share of its life a certificate is replaced.
+/// A certificate is renewed at this share of its lifetime.
 pub(super) fn rotation_time(held: &LoadedCertificate, share: f64) -> Wall {
     held.not_before.plus(held.not_after.since(held.not_before).mul_f64(share))
 }
 
-/// `random` is in 0..1, and adds up to a tenth.
+/// `random` is in 0..1, and adds up to a tenth of the delay.
 pub(super) fn back_off(failures: u32, random: f64) -> Duration {
     if failures >= DOUBLINGS { LATER } else { (SOON * 2u32.pow(failures)).mul_f64(1.0 + 0.1 * random) }
 }

@@ -1,7 +1,7 @@
-//! Certificates in files, in the layout that every kubelet uses.
+//! Certificates in files, in upstream's layout.
 //!
-//! `<prefix>-<time>.pem` holds a chain and its key; `<prefix>-current.pem` is a link to the one in use. The link is
-//! replaced by renaming `<prefix>-updated.pem` over it: at every instant there is an old pair or a new one.
+//! `<prefix>-<time>.pem` holds a chain and its key; `<prefix>-current.pem` is a symlink to the one in use. The symlink
+//! is replaced by renaming `<prefix>-updated.pem` over it, so it always points to the old pair or to the new one.
 
 use std::fs;
 use std::io;
@@ -20,18 +20,18 @@ use crate::kubeconfig::{KeyPair, certificates};
 pub struct CertificateStore {
     dir: PathBuf,
     prefix: &'static str,
-    /// Certificate and key that count while there is no current pair.
+    /// Certificate and key that are used while there is no current pair.
     configured_files: Option<(PathBuf, PathBuf)>,
 }
 
 impl CertificateStore {
-    /// Finishes a replacement that was interrupted.
+    /// Also finishes a replacement that was interrupted.
     pub fn open(
         dir: &Path,
         prefix: &'static str,
         given: Option<(PathBuf, PathBuf)>,
     ) -> Result<CertificateStore, CertificateError> {
-        // A link must lead somewhere from wherever it is read.
+        // The target of the symlink must not depend on the working directory.
         let dir = std::path::absolute(dir).map_err(failed("find", dir))?;
         let store = CertificateStore { dir, prefix, configured_files: given };
         let (current, updated) = (store.current_path(), store.named("updated"));
@@ -54,7 +54,7 @@ impl CertificateStore {
         self.dir.join(format!("{}-{part}.pem", self.prefix))
     }
 
-    /// None when there is none. The current pair, else the given files, else `<prefix>.crt` and `<prefix>.key`.
+    /// The current pair, else the configured files, else `<prefix>.crt` and `<prefix>.key`. `None` if none exists.
     pub fn current(&self) -> Result<Option<LoadedCertificate>, CertificateError> {
         let current = self.current_path();
         let beside =
@@ -68,7 +68,7 @@ impl CertificateStore {
         Ok(None)
     }
 
-    /// Keeps a new pair and makes it the current one.
+    /// Stores a new pair and makes it the current one.
     pub fn update(
         &self,
         chain: &[u8],
@@ -82,7 +82,7 @@ impl CertificateStore {
             .map_err(|problem| CertificateError::Issued { problem: problem.to_string() })?;
         let mut text: Vec<u8> = chain.iter().flat_map(|der| pem_block("CERTIFICATE", der)).collect();
         text.extend_from_slice(key_pem);
-        // Not a byte of it is kept before it is known to be good.
+        // Check the pair before anything is stored.
         let pair = KeyPair::from_pem(&text, &text)
             .map_err(|problem| CertificateError::Pem { path: path.clone(), problem })?;
         let held = LoadedCertificate::new(pair, &path)?;
@@ -117,7 +117,7 @@ fn read(certificate: &Path, key: &Path) -> Result<LoadedCertificate, Certificate
     LoadedCertificate::new(pair, certificate)
 }
 
-/// Follows links: one that leads nowhere is nothing.
+/// Follows symlinks: a dangling one counts as missing.
 fn exists(path: &Path) -> Result<bool, CertificateError> {
     match fs::metadata(path) {
         Ok(_) => Ok(true),

@@ -1,4 +1,4 @@
-//! What a certificate is to say.
+//! The content of a requested certificate.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -15,9 +15,9 @@ use super::loaded::LoadedCertificate;
 /// What a certificate is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CertificatePurpose {
-    /// We towards the API server.
+    /// For the agent as a client of the API server.
     Client,
-    /// Our own server towards its clients.
+    /// For the agent's own server.
     Serving,
 }
 
@@ -29,7 +29,7 @@ impl CertificatePurpose {
         }
     }
 
-    /// How the files in the certificate directory begin.
+    /// The prefix of the file names in the certificate directory.
     pub fn prefix(self) -> &'static str {
         match self {
             CertificatePurpose::Client => "kubelet-client",
@@ -68,8 +68,8 @@ impl CertificateTemplate {
         }
     }
 
-    /// None while the node has no address: nobody signs that. `names_suffice`: unless it has a name, with the gate
-    /// `AllowDNSOnlyNodeCSR`.
+    /// `None` while the node has no address, because such a certificate is not signed. `names_suffice`: a DNS name is
+    /// enough, with the gate `AllowDNSOnlyNodeCSR`.
     pub fn serving(
         node: &str,
         addresses: &[NodeAddress],
@@ -79,7 +79,7 @@ impl CertificateTemplate {
         let mut ips = BTreeSet::new();
         for NodeAddress { address, type_ } in addresses.iter().filter(|found| !found.address.is_empty()) {
             match (type_.as_str(), address.parse::<IpAddr>()) {
-                // In the order of their texts, as the reference has it.
+                // Sorted as strings, as upstream does.
                 ("Hostname" | "ExternalIP" | "InternalIP", Ok(ip)) => drop(ips.insert((ip.to_string(), ip))),
                 ("Hostname" | "ExternalDNS" | "InternalDNS", _) => drop(names.insert(address.clone())),
                 _ => {}
@@ -96,7 +96,7 @@ impl CertificateTemplate {
         })
     }
 
-    /// What more a certificate says is no reason for another one.
+    /// Additional content of a certificate is no reason to request another one.
     pub fn satisfied_by(&self, held: &LoadedCertificate) -> bool {
         self.common_name == held.common_name
             && self.organizations.iter().all(|wanted| held.organizations.contains(wanted))
@@ -104,7 +104,7 @@ impl CertificateTemplate {
             && self.addresses.iter().all(|wanted| held.addresses.contains(wanted))
     }
 
-    /// The name of the request for this subject and key: the same whenever it is made, so that it is found again.
+    /// The name of the request for this subject and key. It is deterministic, so that the request is found again.
     pub(super) fn request_name(&self, key: &CertificateKey, usages: &[String]) -> String {
         let mut digest = Sha512_256::new();
         let mut add = |part: &[u8]| {

@@ -63,7 +63,7 @@ fn usages(key: &CertificateKey) -> Vec<String> {
 fn a_request_has_the_name_that_others_give_it() {
     let key = CertificateKey::from_pem(EC_KEY.as_bytes()).expect("a SEC 1 key");
     assert_eq!(CertificateTemplate::client("n1").request_name(&key, &usages(&key)), EC_NAME);
-    // And the key survives being kept.
+    // The key is unchanged after it was stored.
     let again = CertificateKey::from_pem(key.pem().as_bytes()).expect("the same key");
     assert_eq!(again.public(), key.public());
 }
@@ -126,7 +126,7 @@ fn addresses_become_names() {
     };
     check(&[], None);
     check(&[("Hostname", "host")], None);
-    // With the gate AllowDNSOnlyNodeCSR a name is enough, but there has to be one.
+    // With the gate AllowDNSOnlyNodeCSR a DNS name is enough, but one is required.
     let named = CertificateTemplate::serving("n", &addresses(&[("Hostname", "host")]), true);
     assert_eq!(named.map(|template| template.dns_names), Some(vec!["host".to_owned()]));
     assert_eq!(CertificateTemplate::serving("n", &[], true), None);
@@ -152,7 +152,7 @@ fn addresses_become_names() {
     );
 }
 
-/// A chain and its key, in force from `from` to `to` (days).
+/// A chain and its key, valid from `from` to `to` (days).
 fn signed(template: &CertificateTemplate, from: i64, to: i64) -> (String, String) {
     let mut params = CertificateParams::default();
     params.distinguished_name.push(DnType::CommonName, template.common_name.clone());
@@ -224,7 +224,7 @@ fn the_store_has_the_layout_of_a_kubelet() {
     let current = dir.join("kubelet-client-current.pem");
     let target = std::fs::read_link(&current).expect("a link");
     let name = target.file_name().and_then(|name| name.to_str()).expect("a name").to_owned();
-    // The hour is the machine's.
+    // The hour depends on the machine's time zone.
     let digits: String = name.chars().map(|c| if c.is_ascii_digit() { '9' } else { c }).collect();
     assert_eq!(digits, "kubelet-client-9999-99-99-99-99-99.pem");
     assert!(target.is_absolute());
@@ -247,14 +247,14 @@ fn the_store_survives_an_interrupted_replacement() {
     let store = CertificateStore::open(dir, "kubelet-client", None).expect("a store");
     let (certificate, key) = signed(&CertificateTemplate::client("n"), 0, 9);
     let kept = store.update(certificate.as_bytes(), key.as_bytes(), Wall(DAY)).expect("kept");
-    // Others remove the old link before they rename the new one.
+    // Other implementations remove the old link before they rename the new one.
     let (current, updated) = (dir.join("kubelet-client-current.pem"), dir.join("kubelet-client-updated.pem"));
     std::fs::rename(&current, &updated).expect("rename");
     let store = CertificateStore::open(dir, "kubelet-client", None).expect("a store");
     assert_eq!(store.current().expect("readable"), Some(kept));
     assert!(!updated.exists());
 
-    // A link that was left over is no obstacle; a file is, and nothing is lost.
+    // A symlink that was left over is replaced; a file is an error, and nothing is lost.
     std::os::unix::fs::symlink("/nowhere", &updated).expect("link");
     store.update(certificate.as_bytes(), key.as_bytes(), Wall(2 * DAY)).expect("kept");
     std::fs::remove_file(&current).expect("remove");
@@ -309,7 +309,7 @@ impl ports::WallClock for At {
     }
 }
 
-/// What becomes of an agent in so many seconds.
+/// Why an agent would end within so many seconds.
 async fn loss(
     held: Option<LoadedCertificate>,
     healthy: bool,

@@ -1,4 +1,4 @@
-//! Exec plugins: a program is run, and says who we are until some time.
+//! Exec plugins: a program that prints a credential, which may have an expiry.
 
 use std::io::IsTerminal;
 use std::process::Stdio;
@@ -16,12 +16,12 @@ use tokio::sync::Mutex;
 use super::{CredentialError, RequestCredentials, bearer};
 use crate::kubeconfig::{ExecPlugin, InteractiveMode, KeyPair};
 
-/// A plugin may ask somebody over the network, but not for ever: everybody waits for it.
+/// A plugin may do network calls, but all requests wait for it, so its time is limited.
 const PLUGIN_TIMEOUT: Duration = Duration::from_secs(60);
 
 pub struct Exec {
     plugin: ExecPlugin,
-    /// Held while the plugin runs: it is asked once, however many wait.
+    /// Held while the plugin runs: it runs once, however many requests wait for it.
     last: Mutex<Last>,
 }
 
@@ -44,14 +44,14 @@ impl Exec {
 
     pub async fn forget(&self, serial: u64) {
         let mut last = self.last.lock().await;
-        // Another request may have brought a newer one meanwhile.
+        // Another request may have fetched a newer credential meanwhile.
         if last.serial == serial {
             last.answer = None;
         }
     }
 }
 
-/// Goes on when the caller gives up: a plugin slower than one deadline still serves the next call.
+/// The plugin keeps running if the caller gives up, so a plugin slower than one deadline still serves the next call.
 pub async fn current(exec: Arc<Exec>, now: Wall) -> Result<RequestCredentials, CredentialError> {
     let command = exec.plugin.command.clone();
     let asking = tokio::spawn(async move {
@@ -105,7 +105,7 @@ async fn ask(plugin: &ExecPlugin) -> Result<Answer, CredentialError> {
     answer(plugin, &output.stdout)
 }
 
-/// Only worth showing when the program is missing.
+/// The install hint is only shown if the program is missing.
 fn hint(plugin: &ExecPlugin) -> String {
     plugin.install_hint.as_ref().map(|hint| format!(" ({})", hint.trim())).unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! What a request shows besides the connection's certificate: a token, a password, or what a plugin gave.
+//! The credentials that are sent in request headers: bearer token, basic auth, or the output of an exec plugin.
 
 mod exec;
 mod token_file;
@@ -46,17 +46,17 @@ pub enum CredentialError {
     AnswerPem { command: PathBuf, problem: PemProblem },
 }
 
-/// What one request shows.
+/// The credentials of one request.
 #[derive(Clone, Default)]
 pub struct RequestCredentials {
     pub authorization: Option<HeaderValue>,
-    /// For the connection, in the place of the kubeconfig's certificate.
+    /// A client certificate for the connection, which replaces the kubeconfig's.
     pub pair: Option<Arc<KeyPair>>,
-    /// Which reading this is from, to tell [`Keeper::refused`].
+    /// The number of the reading that it comes from, for [`ApiCredentials::invalidate`].
     serial: u64,
 }
 
-/// Keeps the credential current.
+/// Holds the current credential and renews it.
 pub struct ApiCredentials {
     kind: Kind,
     wall: Arc<dyn WallClock>,
@@ -97,7 +97,7 @@ impl ApiCredentials {
         }
     }
 
-    /// The server did not accept it: the next request gets a fresh one if there is one.
+    /// Called when the server did not accept the credential: the next request gets a new one, if there is one.
     pub async fn invalidate(&self, shown: &RequestCredentials) {
         match &self.kind {
             Kind::Fixed(_) => {}
@@ -106,7 +106,7 @@ impl ApiCredentials {
         }
     }
 
-    /// A file that is read again as it changes.
+    /// The token file that has to be read again when it changes.
     pub fn file(&self) -> Option<PathBuf> {
         match &self.kind {
             Kind::TokenFile(file) => Some(file.path().to_owned()),

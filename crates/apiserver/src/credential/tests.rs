@@ -21,14 +21,14 @@ impl WallClock for SetClock {
 
 const V1: &str = "client.authentication.k8s.io/v1";
 
-/// A plugin that counts its runs in `runs` and keeps what it was told in `told`.
+/// A plugin that counts its runs in `runs` and stores its input in `told`.
 fn plugin(dir: &Path, script: &str) -> ExecPlugin {
     let command = dir.join("plugin");
     let home = dir.display();
     let text = format!(
         "#!/bin/sh\necho run >>{home}/runs\nprintf %s \"$KUBERNETES_EXEC_INFO\" >{home}/told\n{script}\n"
     );
-    // By another process: a fork of another test would keep our file open for writing, and it could not be run.
+    // Written by another process: a fork of another test would keep our file open for writing, and it could not be run.
     let writing = "printf %s \"$1\" >\"$0\" && chmod 755 \"$0\"";
     let written = std::process::Command::new("/bin/sh")
         .arg("-c")
@@ -87,7 +87,7 @@ async fn a_plugin_is_asked_once_until_its_answer_expires_or_is_refused() {
     let renewed = keeper.current().await.expect("a new answer");
     assert_eq!(runs(dir.path()), 2);
     clock.0.store(0, Ordering::Relaxed);
-    // A refusal of what is no longer in use changes nothing; of the present one, everything.
+    // Invalidating an old credential changes nothing; invalidating the present one replaces it.
     keeper.invalidate(&first).await;
     keeper.current().await.expect("the same answer");
     assert_eq!(runs(dir.path()), 2);
@@ -163,7 +163,7 @@ async fn a_token_file_is_read_again() {
     std::fs::write(&file, "three\n").expect("write");
     keeper.invalidate(&RequestCredentials::default()).await;
     assert_eq!(shown().await, "Bearer three", "a refusal is a reason to look");
-    // While it is being replaced the last one counts.
+    // While the file is being replaced, the last token is used.
     std::fs::remove_file(&file).expect("remove");
     keeper.reread_token_file();
     assert_eq!(shown().await, "Bearer three");

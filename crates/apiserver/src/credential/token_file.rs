@@ -1,4 +1,4 @@
-//! A token that somebody else renews in a file.
+//! A token in a file that another program renews.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,19 +10,19 @@ use tokio::time::Instant;
 
 use super::{CredentialError, RequestCredentials, bearer};
 
-/// A reading is good for this long without another look; a notice of a change ends it sooner.
+/// The file is read again after this time, or earlier after a notice of a change.
 const TOKEN_MAX_AGE: Duration = Duration::from_secs(10);
 
 pub struct TokenFile {
     file: PathBuf,
-    /// Until the file was read once.
+    /// The token that is used until the file was read once.
     first: Option<HeaderValue>,
     last: ArcSwapOption<CachedToken>,
 }
 
 struct CachedToken {
     at: Instant,
-    /// False after a refusal or a notice.
+    /// False after the server refused the token, or after a notice of a change.
     good: bool,
     value: HeaderValue,
 }
@@ -57,7 +57,7 @@ impl TokenFile {
                 self.last.store(Some(Arc::new(reading)));
                 Ok(shown(value))
             }
-            // What could be read once is better than nothing while the file is being replaced.
+            // The last token is better than none while the file is being replaced.
             Err(error) => {
                 let known = last.map(|last| last.value.clone()).or_else(|| self.first.clone());
                 known.map(shown).ok_or(error)

@@ -48,7 +48,7 @@ fn lists_may_be_null() {
     assert_eq!(read(json).expect("a list"), (0, "5".into(), String::new()));
 }
 
-/// Objects that an API server can store, each of which once ended the list or watch that it came in.
+/// Objects that an API server can store, each of which once ended its list or watch.
 #[test]
 fn odd_objects_are_read() {
     let meta = |more: &str| format!(r#"{{"name":"a","namespace":"ns","resourceVersion":"7"{more}}}"#);
@@ -96,7 +96,7 @@ fn an_unreadable_object_costs_only_itself() {
     for sort in ["ADDED", "MODIFIED"] {
         assert_eq!(pod_event(&line(sort, bad)).ok(), Some(WatchEvent::Unreadable(expect.clone())), "{sort}");
     }
-    // Whoever goes need not be understood any more.
+    // A deleted object need not be decodable.
     assert_eq!(pod_event(&line("DELETED", bad)).ok(), Some(WatchEvent::Deleted(identity)));
     let nameless = r#"{"metadata":[1]}"#;
     let Ok(WatchEvent::Unreadable(found)) = pod_event(&line("ADDED", nameless)) else { panic!("{nameless}") };

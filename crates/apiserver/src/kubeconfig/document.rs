@@ -1,4 +1,4 @@
-//! The file's own shape. Unknown fields are ignored, as every client does.
+//! The format of the file. Unknown fields are ignored, as in every client.
 
 use serde::Deserialize;
 

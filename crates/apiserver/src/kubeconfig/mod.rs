@@ -1,7 +1,7 @@
-//! A kubeconfig file, read and resolved: one server, whom to trust, and who we are.
+//! A kubeconfig file, read and resolved: the server, the trusted authorities, and the client's identity.
 //!
-//! Everything that can be wrong in the file is found here, and every message names the file and the field. What
-//! changes while we run (certificates, token files, plugins' answers) is read again by others with what stands here.
+//! All errors in the file are found here, and every message names the file and the field. Token files, certificate
+//! files and exec plugins are read again later by `credential` and `connection`.
 
 mod document;
 mod resolve;
@@ -45,22 +45,22 @@ pub enum KubeconfigError {
     },
 }
 
-/// How one server is reached, and as whom.
+/// The address of one server, and the identity to use.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ResolvedKubeconfig {
     /// The kubeconfig itself.
     pub file: PathBuf,
     pub server: Uri,
     pub trust: Trust,
-    /// Checked in place of the server's own name.
+    /// Verified instead of the server's own name.
     pub tls_server_name: Option<String>,
     pub proxy: Option<Uri>,
     pub certificate: Option<KeyPair>,
-    /// Certificate and key, when the kubeconfig names files for both.
+    /// Certificate and key, if the kubeconfig names files for both.
     pub certificate_files: Option<(PathBuf, PathBuf)>,
     pub credential: Credential,
     pub impersonate: Impersonation,
-    /// Files whose content is part of this value: when one changes, the kubeconfig is worth another look.
+    /// Files whose content is part of this value: when one changes, the kubeconfig has to be read again.
     pub files: Vec<PathBuf>,
 }
 
@@ -68,13 +68,13 @@ pub struct ResolvedKubeconfig {
 pub enum Trust {
     /// The system's authorities.
     System,
-    /// `file`: where it was read from, unless it stood in the kubeconfig.
+    /// `file`: where the certificates were read from, unless they are inline in the kubeconfig.
     Authorities { certificates: Vec<CertificateDer<'static>>, pem: Vec<u8>, file: Option<PathBuf> },
-    /// Anybody.
+    /// Accept any server certificate (insecure-skip-tls-verify).
     SkipVerification,
 }
 
-/// A certificate chain, its key, and both as they were written.
+/// A certificate chain, its key, and the PEM text of both.
 #[derive(Debug, PartialEq)]
 pub struct KeyPair {
     pub chain: Vec<CertificateDer<'static>>,
@@ -89,10 +89,10 @@ impl Clone for KeyPair {
 
 #[derive(Clone, PartialEq)]
 pub enum Credential {
-    /// None beside the client certificate, if there is one.
+    /// No credential besides the client certificate, if there is one.
     None,
     Token(String),
-    /// Read again as it changes; `first` counts while the file was never read.
+    /// Read again when it changes; `first` is used until the file was read.
     TokenFile {
         file: PathBuf,
         first: Option<String>,
@@ -105,7 +105,7 @@ pub enum Credential {
 }
 
 impl std::fmt::Debug for Credential {
-    /// Never the secret.
+    /// Never prints the secret.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Credential::None => f.write_str("None"),
@@ -131,7 +131,7 @@ pub enum InteractiveMode {
     Always,
 }
 
-/// A program that gives credentials (`client.authentication.k8s.io`).
+/// A program that prints credentials (`client.authentication.k8s.io`).
 #[derive(Clone, PartialEq)]
 pub struct ExecPlugin {
     pub command: PathBuf,
@@ -140,16 +140,16 @@ pub struct ExecPlugin {
     pub api_version: String,
     pub install_hint: Option<String>,
     pub interactive_mode: InteractiveMode,
-    /// The `spec.cluster` that the plugin is told, when it asked for one.
+    /// The `spec.cluster` that is passed to the plugin, if it asks for it.
     pub cluster_info: Option<serde_json::Value>,
 }
 
-/// Reads the file's current context. A kubelet merges nothing: it has exactly one kubeconfig.
+/// Reads the file's current context. A kubelet has exactly one kubeconfig and merges none.
 pub fn load(file: &Path) -> Result<ResolvedKubeconfig, KubeconfigError> {
     resolve::resolve(file, &read(file)?, true)
 }
 
-/// The same, but files with a client certificate are not read: somebody else keeps it, and it need not be there yet.
+/// The same, but client certificate files are not read: they are managed elsewhere and need not exist yet.
 pub fn load_without_client_certificate(file: &Path) -> Result<ResolvedKubeconfig, KubeconfigError> {
     resolve::resolve(file, &read(file)?, false)
 }

@@ -1,4 +1,4 @@
-//! From the file's text to an [`Access`].
+//! Resolves the file's content to a [`super::ResolvedKubeconfig`].
 
 use std::path::{Path, PathBuf};
 
@@ -13,11 +13,11 @@ use super::{
     ResolvedKubeconfig, Trust, certificates, private_key,
 };
 
-/// The cluster's extension that a plugin is told.
+/// The extension of a cluster that is passed to an exec plugin.
 const EXEC_EXTENSION: &str = "client.authentication.k8s.io/exec";
 const EXEC_VERSIONS: [&str; 2] = ["client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1"];
 
-/// Where we are in the file: every complaint starts here.
+/// The position in the file, with which every error message starts.
 struct FieldPosition<'a> {
     file: &'a Path,
     /// `clusters[0].cluster`
@@ -30,12 +30,12 @@ impl FieldPosition<'_> {
         KubeconfigError::Field { file: self.file.to_owned(), field, problem: problem.to_string() }
     }
 
-    /// Relative paths are relative to the kubeconfig.
+    /// Resolves a path relative to the kubeconfig.
     fn path(&self, named: &str) -> PathBuf {
         self.file.parent().unwrap_or(Path::new("")).join(named)
     }
 
-    /// The inline data wins over the file of the same meaning. Gives the field that was used, too.
+    /// Inline data has priority over the file of the same meaning. Also returns the field that was used.
     fn content(
         &self,
         field: &'static str,
@@ -70,12 +70,12 @@ struct Content {
     file: Option<PathBuf>,
 }
 
-/// Absent and empty are the same everywhere in this format.
+/// Absent and empty mean the same everywhere in this format.
 fn non_empty(text: Option<&str>) -> Option<&str> {
     text.filter(|text| !text.is_empty())
 }
 
-/// `read_certificate`: also files with a client certificate are read.
+/// `read_certificate`: whether client certificate files are read too.
 pub(super) fn resolve(
     file: &Path,
     bytes: &[u8],
@@ -155,7 +155,7 @@ fn parse(file: &Path, bytes: &[u8]) -> Result<Document, KubeconfigError> {
     Ok(document)
 }
 
-/// Of two of one name the last counts.
+/// If two entries have the same name, the last one is used.
 fn find<'a, T>(entries: &'a [T], name: &str, name_of: impl Fn(&T) -> &String) -> Option<(usize, &'a T)> {
     entries.iter().enumerate().rev().find(|(_, entry)| name_of(entry) == name)
 }
@@ -233,7 +233,7 @@ fn credential(
     }
     if let Some(exec) = &user.exec {
         let plugin = exec_plugin(place, exec, cluster)?;
-        // Who says who he is in the file needs no plugin.
+        // An exec plugin is only used if the file contains no other credential.
         let said = token.is_some() || username.is_some() || has_certificate;
         if !said && non_empty(user.token_file.as_deref()).is_none() {
             return Ok(Credential::Exec(Box::new(plugin)));
@@ -331,7 +331,7 @@ fn server(
 ) -> Result<Uri, KubeconfigError> {
     let written = non_empty(cluster.server.as_deref()).ok_or_else(|| place.refuse("server", "is not set"))?;
     let refuse = |problem: String| place.refuse("server", format!("{written:?} {problem}"));
-    // Without a scheme it is https as soon as anything about TLS is configured.
+    // Without a scheme https is used as soon as anything about TLS is configured.
     let secured = has_certificate || *trust != Trust::System;
     let whole = match (written.contains("://"), secured) {
         (true, _) => written.to_owned(),

@@ -175,7 +175,7 @@ fn who_we_are() {
         }
         other => panic!("{other:?}"),
     }
-    // Who is in the file needs no plugin.
+    // If the file contains a credential, the plugin is not used.
     let both = "{token: t, exec: {command: c, apiVersion: client.authentication.k8s.io/v1beta1}}";
     check(both, Credential::Token("t".into()));
     let acting = accepted(SERVER, "{token: t, as: jane, as-groups: [a, b]}").impersonate;

@@ -1,4 +1,4 @@
-//! The kubeconfig that a bootstrap leaves behind.
+//! Writes the kubeconfig after a bootstrap.
 
 use std::path::Path;
 
@@ -9,8 +9,8 @@ use serde_json::json;
 use super::{KubeconfigError, ResolvedKubeconfig, Trust};
 use crate::atomic_file;
 
-/// Writes `file` for the server of `bootstrap` and the certificate in `pem`, which need not be there yet. The names
-/// within are those that every kubelet uses.
+/// Writes `file` for the server of `bootstrap` and the certificate in `pem`, which need not exist yet. The names of the
+/// entries are upstream's.
 pub fn write_bootstrapped_kubeconfig(
     file: &Path,
     bootstrap: &ResolvedKubeconfig,
@@ -27,7 +27,7 @@ pub fn write_bootstrapped_kubeconfig(
             cluster["certificate-authority-data"] = STANDARD.encode(pem).into();
         }
     }
-    // Upstream forgets these two, and its node then fails to come back through its proxy.
+    // Upstream leaves these two out, and its node can't reconnect through its proxy.
     if let Some(name) = &bootstrap.tls_server_name {
         cluster["tls-server-name"] = name.as_str().into();
     }

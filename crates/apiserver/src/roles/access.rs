@@ -1,4 +1,4 @@
-//! Who asks our own API, and whether they may.
+//! Authenticates and authorizes the clients of the agent's own API.
 
 use async_trait::async_trait;
 use k8s_openapi::api::authentication::v1::TokenReviewSpec;

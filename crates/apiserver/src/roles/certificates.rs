@@ -1,4 +1,4 @@
-//! Requests for certificates of pods.
+//! PodCertificateRequests.
 
 use std::sync::Arc;
 
@@ -40,7 +40,7 @@ impl CertificateApi for Api {
     }
 }
 
-/// A large key of RSA takes a processor for seconds.
+/// Generating a large RSA key takes seconds of CPU time.
 async fn generated(key_type: &str) -> Result<PodKey, CertificateRequestError> {
     let failed = |message: String| CertificateRequestError::Key { key_type: key_type.to_owned(), message };
     let wanted = key_type.to_owned();
@@ -58,7 +58,7 @@ fn written(
         metadata: ObjectMeta {
             namespace: Some(wanted.namespace.clone()),
             generate_name: Some("req-".into()),
-            // It goes with its pod.
+            // It is deleted with its pod.
             owner_references: Some(vec![OwnerReference {
                 api_version: "v1".into(),
                 kind: "Pod".into(),

@@ -28,7 +28,7 @@ impl ApiPodFeed {
 impl ListWatcher for ApiPodFeed {
     type Item = Pod;
 
-    /// Never from the server's memory: a pod that was deleted while we were away must not come back.
+    /// Never from the server's watch cache: a pod that was deleted while the agent was down must not reappear.
     fn list(&self) -> BoxFuture<'_, Result<ObjectList<Pod>, ApiError>> {
         Box::pin(self.api.list_pods(&self.node, Freshness::Latest))
     }
@@ -84,7 +84,7 @@ fn feed_notices(notice: ReflectorEvent<Pod>, origin: &str) -> Vec<FeedNotice> {
     }]
 }
 
-/// `None`: nobody can tell which pod it is.
+/// `None`: the object does not show which pod it is.
 fn unreadable_pod(object: UnreadableObject) -> Option<UnreadablePod> {
     let UnreadableObject { identity, problem } = object;
     if identity.uid.is_empty() || identity.name.is_empty() {

@@ -46,7 +46,7 @@ impl NodeApi for Api {
         reflect(target)
             .filter_map(|notice| async {
                 match notice {
-                    // It is there, and goes on as it was known before.
+                    // The Node exists but can't be decoded: its last known state stays.
                     ReflectorEvent::All { items, unreadable }
                         if items.is_empty() && !unreadable.is_empty() =>
                     {

@@ -1,4 +1,4 @@
-//! Objects that pods name, sets that every node reads, and tokens of service accounts.
+//! Objects that pods refer to, sets that every node reads, and service account tokens.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -47,7 +47,7 @@ struct WatchedObject<T> {
 }
 
 impl<T> WatchedObject<T> {
-    /// `None`: nothing to tell.
+    /// `None`: the state has not changed.
     fn state(&mut self, notice: ReflectorEvent<T>) -> Option<ObjectState> {
         match notice {
             ReflectorEvent::All { items, unreadable } => match (items.into_iter().next(), unreadable.first())
@@ -82,7 +82,7 @@ impl<T> WatchedObject<T> {
         ObjectState::Absent { message: absent(&self.key) }
     }
 
-    /// Pods go on with an older version of the same object.
+    /// If the object has not been replaced, pods continue with the last version that could be decoded.
     fn unreadable_state(&mut self, odd: &UnreadableObject) -> Option<ObjectState> {
         if self.known.as_ref() == Some(&odd.identity.uid) {
             return None;
@@ -93,7 +93,7 @@ impl<T> WatchedObject<T> {
     }
 }
 
-/// Once for each object and mistake.
+/// Logged once for each object and problem.
 pub(super) fn log_unreadable_object(kind: &str, object: &UnreadableObject, kept: bool) {
     let UnreadableObject { identity, problem } = object;
     let meanwhile = if kept { "its last readable version stays in use" } else { "it is left out" };
@@ -219,7 +219,7 @@ impl SharedObjects for Api {
     }
 }
 
-/// The set after each change. These sets are small and change seldom.
+/// Emits the whole set after each change. These sets are small and change rarely.
 pub(super) fn whole_sets<T: Send + Sync + 'static>(
     notices: BoxStream<'static, ReflectorEvent<T>>,
     kind: &'static str,
@@ -240,7 +240,7 @@ struct ObjectSet<T> {
 }
 
 impl<T> ObjectSet<T> {
-    /// True when the set is another one now.
+    /// Returns true if the set has changed.
     fn take(&mut self, notice: ReflectorEvent<T>) -> bool {
         match notice {
             ReflectorEvent::All { items, unreadable } => {
@@ -261,7 +261,7 @@ impl<T> ObjectSet<T> {
                 let old = self.known.get(&key_of(&odd.identity));
                 let kept = old.is_some_and(|old| self.is_same(old, &odd));
                 log_unreadable_object(self.kind, &odd, kept);
-                // Another object of that name is gone.
+                // The unreadable object replaced another one of that name, which is removed.
                 !kept && self.known.remove(&key_of(&odd.identity)).is_some()
             }
             ReflectorEvent::Failing(error) => {

@@ -25,8 +25,8 @@ impl PodApi for Api {
     }
 }
 
-/// The server says of a UID that does not fit that the patch is invalid: it takes it for an attempt to change it. And
-/// it lets a node not even look at a pod of another node, which is what has the name when ours is gone.
+/// If the UID does not match, the server reports the patch as invalid, because it takes it for a change of the UID. And
+/// the server forbids a node to read pods of other nodes, and such a pod may have the name after ours was deleted.
 fn another_pod(error: ApiError, pod: &PodRef) -> ApiError {
     match error {
         ApiError::Invalid { call, message } if pod.uid.is_some() && message.contains("metadata.uid") => {

@@ -1,8 +1,8 @@
-//! Objects that are asked for again and again instead of being watched: `configMapAndSecretChangeDetectionStrategy` other
-//! than `Watch`, for API servers that are spared the watches.
+//! Objects that are polled instead of watched: for `configMapAndSecretChangeDetectionStrategy` other than `Watch`, on
+//! clusters whose API servers can't carry the watches.
 //!
-//! Each object is asked for at once when a pod begins to use it, then every `every`. What is the same as before is not
-//! told again. While the API server does not answer it is asked sooner, ever more slowly.
+//! Each object is read at once when a pod starts to use it, then every `every`. An unchanged state is not sent again.
+//! If the API server does not answer, the object is read earlier, with growing delays.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -59,7 +59,7 @@ impl ObjectPoller {
             let state = self.ask().await;
             let failed = matches!(state, ObjectState::Unreachable { .. });
             self.failures = if failed { self.failures + 1 } else { 0 };
-            // Words about a failure may differ each time: that it lasts is no news.
+            // The error text may differ each time, so a repeated failure is not sent again.
             let again = failed && matches!(self.told, Some(ObjectState::Unreachable { .. }));
             if !again && self.told.as_ref() != Some(&state) {
                 self.told = Some(state.clone());

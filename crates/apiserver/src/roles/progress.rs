@@ -1,7 +1,7 @@
-//! How each watch is doing: when the server last said something in it, and what holds it.
+//! The state of each watch: when the server last sent something on it, and its present failure.
 //!
-//! A watch that makes no progress looks like one in which nothing happens. So each [`super::reflect`] keeps an entry here,
-//! which people, metrics and health checks read.
+//! A watch that is stuck looks like a watch without changes. So each [`super::reflect`] has an entry here, which the
+//! debugging API, metrics and health checks read.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ impl Default for WatchStatuses {
 }
 
 impl WatchStatuses {
-    /// An entry for a watch that begins. It goes with what is given back.
+    /// Adds the entry of a new watch. Dropping the returned value removes it.
     pub fn add(&self, resource: &'static str, object: String) -> WatchProgress {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let problem = Some("the API server has not answered yet".to_owned());
@@ -73,7 +73,7 @@ pub struct WatchProgress {
 }
 
 impl WatchProgress {
-    /// The server said something.
+    /// The server sent something.
     pub fn note_activity(&self) {
         self.change(|entry| {
             entry.last_activity = Instant::now();

@@ -1,10 +1,10 @@
-//! A set of objects kept in sight: listed once, then watched; listed again only when the server no longer knows where
-//! the watch was.
+//! Keeps a set of objects up to date: lists once and then watches; lists again only if the server no longer has the
+//! resource version at which the watch was.
 //!
 //! ```text
 //!   list ──> All ──> watch from its version ──> Changed, Gone, ... ──┐
 //!    ^                 ^      closed, broken: from the last version ──┤
-//!    └── 410 ──────────┴──────────────────────────────────────────────┘   failures: told once, growing waits
+//!    └── 410 ──────────┴──────────────────────────────────────────────┘   failures: reported once, back-off
 //! ```
 
 use std::collections::BTreeMap;
@@ -26,43 +26,44 @@ use super::progress::{WatchProgress, WatchStatuses};
 
 const FIRST_WAIT: Duration = Duration::from_millis(200);
 const MAX_WAIT: Duration = Duration::from_secs(10);
-/// How often a "no" is asked about before it is told. Whoever authorizes nodes learns of a pod a little later than its
-/// node does, and says no until then.
+/// A Forbidden answer is retried this often before it is reported: the node authorizer learns of a new pod slightly
+/// later than the kubelet, and refuses its secrets and config maps until then.
 const FORBIDDEN_RETRIES: u32 = 3;
-/// A watch that ends sooner is no watch, whatever it said: only a longer one shows that all is well again. Otherwise a
-/// connection that opens and breaks would be tried without end, and each time as if for the first time.
+/// A watch that ends within this time counts as a failure; otherwise a connection that opens and breaks would be
+/// retried without back-off.
 const SHORT_WATCH: Duration = Duration::from_secs(1);
-/// Changes that nobody has taken yet. Who is slow slows the watch, and the server keeps the rest.
+/// How many events are buffered. If the receiver is slow, the watch is read more slowly, and the server buffers the
+/// rest.
 const EVENT_BUFFER: usize = 64;
-/// As many objects that can't be read are named to whoever asks.
+/// At most this many unreadable objects are named in the watch's status.
 const MAX_UNREADABLE_REPORTED: usize = 20;
 
 #[derive(Debug)]
 pub enum ReflectorEvent<T> {
-    /// The whole set: what can be read of it, and what is there and can't be.
+    /// The whole set: the decoded objects, and those that can't be decoded.
     All {
         items: Vec<T>,
         unreadable: Vec<UnreadableObject>,
     },
     Changed(T),
     Gone(ObjectIdentity),
-    /// The newest version of this object can't be read. Told once, until something else is wrong with it.
+    /// The newest version of this object can't be decoded. Sent once, until the problem changes.
     Unreadable(UnreadableObject),
-    /// The server can't be asked, or says no. Told when it begins and when its text changes.
+    /// The server can't be reached or refuses the request. Sent when this starts and when the message changes.
     Failing(ApiError),
-    /// After `Failing`: all is well again.
+    /// Follows `Failing` when a watch works again.
     Recovered,
 }
 
-/// What is watched.
+/// A set of objects to list and watch.
 pub trait ListWatcher: Send + Sync + 'static {
     type Item: Send + 'static;
     fn list(&self) -> BoxFuture<'_, Result<ObjectList<Self::Item>, ApiError>>;
     fn watch<'a>(&'a self, version: &'a str) -> BoxFuture<'a, Result<Watch<Self::Item>, ApiError>>;
     fn meta(item: &Self::Item) -> &ObjectMeta;
-    /// Of which connection it is one.
+    /// The watch statuses of the connection.
     fn entries(&self) -> &WatchStatuses;
-    /// `services`, and which of them if it is one only.
+    /// The resource (`services`), and the object's name if only one is watched.
     fn name(&self) -> (&'static str, String);
 }
 
@@ -99,14 +100,14 @@ struct Reflector<T: ListWatcher> {
     target: T,
     notices: mpsc::Sender<ReflectorEvent<T::Item>>,
     progress: WatchProgress,
-    /// By namespace and name: what was told.
+    /// By namespace and name: the problem that was sent.
     unreadable: BTreeMap<(String, String), UnreadableObject>,
-    /// Where the next watch goes on.
+    /// The resource version from which the next watch resumes.
     version: Option<String>,
-    /// What was told of the failure that holds.
+    /// The message of the present failure that was sent.
     reported_failure: Option<String>,
     failures: u32,
-    /// The server did not know where the last watch was to begin.
+    /// The server no longer had the resource version at which the last watch started.
     last_version_was_gone: bool,
 }
 
@@ -121,7 +122,7 @@ impl<T: ListWatcher> Reflector<T> {
         }
     }
 
-    /// One list if it is needed, and one watch to its end.
+    /// Lists if necessary, and watches until the watch ends.
     async fn list_and_watch(&mut self) -> Result<(), ApiError> {
         let version = match &self.version {
             Some(version) => version.clone(),
@@ -193,7 +194,8 @@ impl<T: ListWatcher> Reflector<T> {
         }
     }
 
-    /// Notes it. Another version with the same mistake is no news.
+    /// Stores the problem. Returns false if it was sent before: another version with the same problem is not sent
+    /// again.
     fn is_news(&mut self, object: &UnreadableObject) -> bool {
         let before = self.unreadable.insert(key(&object.identity), object.clone());
         before.is_none_or(|before| {
@@ -222,7 +224,7 @@ impl<T: ListWatcher> Reflector<T> {
         self.progress.unreadable(lines);
     }
 
-    /// The next round lists. A server that does not even know what it listed has to be waited for.
+    /// The next round lists. If the version of a fresh list is already gone, wait before the next list.
     async fn handle_gone_version(&mut self) {
         self.version = None;
         if self.last_version_was_gone {
@@ -238,7 +240,7 @@ impl<T: ListWatcher> Reflector<T> {
     }
 
     async fn send(&self, notice: ReflectorEvent<T::Item>) {
-        // Nobody is left to tell when this fails, and the task is about to end.
+        // If this fails, the receiver was dropped and the task is about to end.
         if let Err(TrySendError::Full(notice)) = self.notices.try_send(notice) {
             self.progress.set_problem("the agent is not consuming watch events".to_owned());
             let _ = self.notices.send(notice).await;
@@ -265,7 +267,7 @@ impl<T: ListWatcher> Reflector<T> {
         self.pause(wait).await;
     }
 
-    /// Doubling waits, with a part left to chance: many nodes come back at once.
+    /// Waits for twice the time of the last wait, with jitter, because many nodes reconnect at once.
     async fn pause(&mut self, asked: Option<Duration>) {
         let doubled = FIRST_WAIT.saturating_mul(1 << self.failures.min(8)).min(MAX_WAIT);
         self.failures += 1;

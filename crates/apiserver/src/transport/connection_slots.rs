@@ -1,4 +1,4 @@
-//! Places on connections, so many on each: whoever finds none gets a new connection.
+//! Slots on shared connections. When all slots are taken, a new connection is opened.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
 /// Fewer than any server is known to allow (API servers and the usual load balancers: 100 to 250).
 const SLOTS_PER_CONNECTION: usize = 64;
 
-/// A place on a connection, until it is dropped.
+/// A slot on a connection; dropping it frees the slot.
 #[derive(Debug)]
 pub struct ConnectionSlot {
     _permit: OwnedSemaphorePermit,
@@ -24,12 +24,12 @@ struct SlottedConnection<T> {
 }
 
 impl<T: Clone> ConnectionSlots<T> {
-    /// `open` makes another connection.
+    /// `open` creates another connection.
     pub fn new(open: impl Fn() -> T + Send + Sync + 'static) -> Self {
         Self { lanes: Mutex::default(), open: Box::new(open) }
     }
 
-    /// The first connection that has a place left, so that the later ones fall idle and close.
+    /// Takes a slot on the first connection that has a free one, so that later connections become idle and close.
     pub async fn take(&self) -> (T, ConnectionSlot) {
         let mut lanes = self.lanes.lock().await;
         let free = |lane: &SlottedConnection<T>| {

@@ -1,13 +1,13 @@
 //! One pool of connections to one server with one identity.
 //!
 //! ```text
-//! Wire::open(access, pair) -> request ... request -> (replaced) -> gone: idle connections close, watches end
+//! Wire::open(access, pair) -> request ... request -> (replaced) -> idle connections close, watches end
 //! ```
 //!
-//! Over HTTP/2 calls share one connection, which is pinged. A server takes only so many requests at once from one
-//! connection (100, by default), and a watch is one for as long as it lasts: watches have connections of their own, as
-//! many as they need. A server or a proxy that speaks HTTP/1.1 only gets as many connections as are needed at a time. An
-//! identity never changes within a pool: a new one means a new pool.
+//! Over HTTP/2 calls share one connection, which is pinged. A server limits concurrent requests per connection (100 by
+//! default), and a watch is a request for as long as it lasts. So watches have connections of their own, as many as
+//! they need. For a server or proxy that speaks only HTTP/1.1 each concurrent request has its own connection. The
+//! identity of a pool never changes: a new identity means a new pool.
 
 mod connection_slots;
 mod route;
@@ -36,12 +36,12 @@ use connection_slots::ConnectionSlots;
 use route::ServerConnector;
 use tls::TlsSetupError;
 
-/// A quiet HTTP/2 connection is asked for a sign of life this often, and given up this long after.
+/// An idle HTTP/2 connection is pinged this often, and closed if no answer arrives within the timeout below.
 const PING_EVERY: Duration = Duration::from_secs(30);
 const PING_WITHIN: Duration = Duration::from_secs(15);
 /// The flow window of one stream: enough for a list of pods, without waiting for every 64 KiB of it.
 const STREAM_WINDOW: u32 = 1 << 20;
-/// Watches wait this long for the first of them, which makes their connection. Then each goes by itself.
+/// Watches wait this long for the first one, which opens their shared connection. After that each opens its own.
 const FIRST_CONNECTION_WAIT: Duration = Duration::from_secs(5);
 
 #[derive(thiserror::Error, Debug)]
@@ -65,13 +65,13 @@ pub struct ApiTransport {
     replaced: CancellationToken,
 }
 
-/// So many watches share it.
+/// The watches that share this connection.
 struct WatchPool {
     pool: Pool,
-    /// Somebody was answered, and nothing has broken since. Until then a client can't know that requests may share a
-    /// connection, and would open one for each.
+    /// True after a response arrived on this connection. Before that hyper does not know that the server speaks HTTP/2
+    /// and would open one connection per request.
     established: AtomicBool,
-    /// Held by the one that makes the connection for all.
+    /// Held by the watch that opens the connection.
     first: Mutex<()>,
 }
 
@@ -80,7 +80,7 @@ impl WatchPool {
         Self { pool, established: AtomicBool::new(false), first: Mutex::default() }
     }
 
-    /// Waits until there is a connection to share. Whoever is to make it holds the guard meanwhile.
+    /// Waits until a connection exists that can be shared. Returns the guard to the caller that has to open it.
     async fn wait_for_first_connection(&self) -> Option<MutexGuard<'_, ()>> {
         let known = || self.established.load(Ordering::Relaxed);
         if known() {
@@ -91,14 +91,15 @@ impl WatchPool {
     }
 }
 
-/// A watch's place on its connection, until it is dropped.
+/// A watch's slot on its connection; dropping it frees the slot.
 pub struct WatchSlot {
     _place: connection_slots::ConnectionSlot,
     shared: Arc<WatchPool>,
 }
 
 impl WatchSlot {
-    /// The answer was cut off, and with it probably the connection: those who come back follow one of them.
+    /// Call when a watch broke: the connection is probably gone, so the next watch must establish a new one before the
+    /// others share it.
     pub fn mark_broken(&self) {
         self.shared.established.store(false, Ordering::Relaxed);
     }
@@ -111,7 +112,7 @@ impl Drop for ApiTransport {
 }
 
 impl ApiTransport {
-    /// `pair` counts in the place of the kubeconfig's own certificate: a plugin may have given it.
+    /// `pair` replaces the kubeconfig's client certificate, for example with one from an exec plugin.
     pub fn open(
         access: &ResolvedKubeconfig,
         pair: Option<&KeyPair>,
@@ -126,7 +127,7 @@ impl ApiTransport {
                 Some(Ok(name)) => builder.with_server_name_resolver(FixedServerNameResolver::new(name)),
                 _ => builder,
             };
-        // The switch that other clients of this API have.
+        // client-go has the same switch.
         let old_only = std::env::var_os("DISABLE_HTTP2").is_some_and(|value| !value.is_empty());
         let connector = if old_only {
             builder.enable_http1().wrap_connector(route)
@@ -144,7 +145,7 @@ impl ApiTransport {
         })
     }
 
-    /// Cancelled when this pool has been replaced: whoever reads a stream from it should go.
+    /// Cancelled when this pool was replaced: readers of a stream should end then.
     pub fn replaced(&self) -> CancellationToken {
         self.replaced.clone()
     }
@@ -165,7 +166,7 @@ impl ApiTransport {
         self.send(&self.calls, request, call).await
     }
 
-    /// One whose answer goes on and on. It has its place until that is let go.
+    /// Sends a watch request. Its slot is taken until the returned [`WatchSlot`] is dropped.
     pub async fn watch(
         &self,
         request: Request<Full<Bytes>>,
@@ -225,7 +226,7 @@ fn fixed_headers(impersonate: &Impersonation, agent: &str) -> Result<HeaderMap, 
     Ok(headers)
 }
 
-/// A transport's failure, by its cause.
+/// Classifies a transport failure by its cause.
 pub fn transport_failure(call: &str, error: &(dyn StdError + 'static)) -> ApiError {
     match tls::find_tls_fault(error) {
         Some((fault, message)) => ApiError::Tls { call: call.to_owned(), fault, message },
@@ -233,7 +234,7 @@ pub fn transport_failure(call: &str, error: &(dyn StdError + 'static)) -> ApiErr
     }
 }
 
-/// An error and its causes, each once, in one line.
+/// An error and its causes in one line, each once.
 pub fn error_chain(error: &(dyn StdError + 'static)) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -244,7 +245,7 @@ pub fn error_chain(error: &(dyn StdError + 'static)) -> String {
         }
         cause = error.source();
     }
-    // One of them ends in a link to the manual of the library that it comes from.
+    // Some errors end with a link to the manual of their library.
     if let Some(link) = text.find(": https://docs.rs/") {
         text.truncate(link);
     }

@@ -1,4 +1,4 @@
-//! The way to the server: straight, or through a proxy.
+//! The route to the server: direct, or through a proxy.
 
 use std::future::Future;
 use std::io;
@@ -19,7 +19,7 @@ type BoxError = Box<dyn std::error::Error + Send + Sync>;
 pub type ServerStream = MaybeHttpsStream<TokioIo<TcpStream>>;
 
 const CONNECT_WITHIN: Duration = Duration::from_secs(30);
-/// How soon a dead peer is asked for a sign of life.
+/// The idle time after which TCP keepalive probes are sent.
 const KEEPALIVE: Duration = Duration::from_secs(30);
 
 #[derive(Clone)]
@@ -27,13 +27,13 @@ pub enum ServerConnector {
     Direct(HttpConnector),
     /// CONNECT through an HTTP proxy.
     Tunnel(Tunnel<HttpConnector>),
-    /// The same, and the proxy itself speaks TLS.
+    /// The same, over TLS to the proxy.
     SecureTunnel(Tunnel<HttpsConnector<HttpConnector>>),
     Socks(SocksV5<HttpConnector>),
 }
 
 impl ServerConnector {
-    /// `proxy` is what the kubeconfig says; without it the environment does, as for other programs.
+    /// `proxy` comes from the kubeconfig; without it the proxy environment variables are used.
     pub fn to(server: &Uri, proxy: Option<&Uri>) -> io::Result<ServerConnector> {
         let matcher = match proxy {
             Some(proxy) => Matcher::builder().all(proxy.to_string()).build(),
@@ -101,7 +101,7 @@ impl Service<Uri> for ServerConnector {
     }
 }
 
-/// A proxy is told the port even where the scheme implies it.
+/// CONNECT needs the port even if it is the default of the scheme.
 fn with_port(to: Uri) -> Uri {
     if to.port().is_some() {
         return to;

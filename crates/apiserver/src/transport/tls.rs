@@ -1,4 +1,4 @@
-//! Whom we trust and who we are, as rustls wants it; and what went wrong, as an operator wants it.
+//! The TLS configuration for rustls, and TLS errors as messages for operators.
 
 use std::error::Error as StdError;
 use std::io;
@@ -29,7 +29,7 @@ pub enum TlsSetupError {
     ClientCertificate(#[source] Error),
 }
 
-/// Without ALPN: the connector says which protocols it speaks.
+/// Without ALPN, which the connector sets.
 pub fn client_config(trust: &Trust, pair: Option<&KeyPair>) -> Result<ClientConfig, TlsSetupError> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider.clone())
@@ -52,8 +52,8 @@ pub fn client_config(trust: &Trust, pair: Option<&KeyPair>) -> Result<ClientConf
     }
 }
 
-/// The configured authorities. A server that shows one of these very certificates is also trusted: a self-signed
-/// server certificate in the place of an authority is common on small clusters, and webpki alone refuses it.
+/// Trusts the configured authorities. A server that presents one of these very certificates is also trusted: small
+/// clusters often configure a self-signed server certificate as the authority, and webpki alone refuses it.
 #[derive(Debug)]
 struct ConfiguredAuthorities {
     inner: Arc<WebPkiServerVerifier>,
@@ -135,7 +135,7 @@ fn check_validity_period(certificate: &CertificateDer<'_>, now: UnixTime) -> Res
     Ok(())
 }
 
-/// `insecure-skip-tls-verify`: the connection is encrypted, with whoever answers.
+/// `insecure-skip-tls-verify`: the connection is encrypted, but the server is not verified.
 #[derive(Debug)]
 struct AcceptAnyCertificate {
     provider: Arc<CryptoProvider>,
@@ -178,14 +178,14 @@ impl ServerCertVerifier for AcceptAnyCertificate {
     }
 }
 
-/// The TLS part of a failure, if it has one.
+/// The TLS error in a failure, if there is one.
 pub fn find_tls_fault(error: &(dyn StdError + 'static)) -> Option<(TlsFault, String)> {
     let mut at = Some(error);
     while let Some(error) = at {
         if let Some(found) = error.downcast_ref::<Error>() {
             return Some((fault(found), found.to_string()));
         }
-        // What an io::Error holds is not among its sources.
+        // An error inside an `io::Error` is not among its sources.
         let held = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
         if let Some(found) = held.and_then(|held| find_tls_fault(held)) {
             return Some(found);
@@ -195,8 +195,8 @@ pub fn find_tls_fault(error: &(dyn StdError + 'static)) -> Option<(TlsFault, Str
     alert_in(&super::error_chain(error))
 }
 
-/// HTTP/2 passes on the words of its connection's failure only. An alert that comes after our side of the handshake,
-/// as all about our certificate do, is seen there.
+/// HTTP/2 reports only the text of a connection failure. An alert that arrives after our side of the handshake, as all
+/// alerts about our certificate do, is visible only there.
 fn alert_in(words: &str) -> Option<(TlsFault, String)> {
     let from = words.find(ALERT)?;
     let name = words[from + ALERT.len()..].split(|c: char| !c.is_alphanumeric()).next()?;

@@ -1,7 +1,7 @@
 //! Storage drivers (CSI): their registration, and the calls about their volumes.
 //!
-//! Which calls are made, and in what order, is decided by `decide::csi::CsiVolumes`, in the state of the node. Here each
-//! is carried out in a task of its own, and its outcome is an event. Some can be cancelled: their future is dropped.
+//! `decide::csi::CsiVolumes` decides which calls are made and in what order; it is part of the node's state. Here each
+//! call runs in a task of its own and its outcome is sent as an event. Cancelling a call drops its future.
 //!
 //! ```text
 //!   executor, sweep ── request ──> dispatcher: VolumeRequested ──> step ──> CallVolume ──> a task ──> VolumeCallEnded
@@ -37,22 +37,22 @@ pub struct CsiPorts {
     pub sockets: Arc<dyn PluginSockets>,
 }
 
-/// Makes calls about volumes.
+/// Makes the calls about volumes: to CSI drivers, to the disk and to the API server.
 #[derive(Clone)]
 pub struct VolumeCalls {
     pub ports: CsiPorts,
-    /// `None`: the node stands alone.
+    /// `None`: the node runs without a cluster.
     pub storage: Option<Arc<dyn StorageApi>>,
 }
 
-/// An operation that somebody wants, and waits for.
+/// An operation on a volume that a task has requested and waits for.
 pub(crate) struct WantedVolumeOperation {
     pub request: VolumeRequestId,
     pub what: VolumeRequest,
     pub answer: oneshot::Sender<ActionResult>,
 }
 
-/// Asks the dispatcher for operations on volumes.
+/// Sends requests for volume operations to the dispatcher.
 #[derive(Clone)]
 pub(crate) struct VolumeRequests(mpsc::UnboundedSender<WantedVolumeOperation>);
 
@@ -62,16 +62,17 @@ impl VolumeRequests {
         (Self(requests), wanted)
     }
 
-    /// Ends at once when the plan that asks is cancelled: the state of the volumes answers then.
+    /// Returns the result of the operation. When the plan that asked is cancelled, `decide` answers the request at
+    /// once.
     pub async fn perform(&self, request: VolumeRequestId, what: VolumeRequest) -> ActionResult {
         let (answer, answered) = oneshot::channel();
-        // The dispatcher is gone only while the engine ends.
+        // Sending fails only while the engine shuts down.
         let _ = self.0.send(WantedVolumeOperation { request, what, answer });
         answered.await.unwrap_or(ActionResult::Interrupted)
     }
 }
 
-/// The dispatcher's side: who waits for which answer, and which calls are under way.
+/// The dispatcher's side: the requests that wait for an answer, and the calls that are running.
 pub(crate) struct VolumeWork {
     /// `None`: no storage driver can register.
     calls: Option<VolumeCalls>,
@@ -84,7 +85,7 @@ impl VolumeWork {
         Self { calls, waiting: HashMap::new(), under_way: HashMap::new() }
     }
 
-    /// Remembers who waits. The event is for the step.
+    /// Stores the sender of the answer and returns the event for the step.
     pub fn wanted(&mut self, wanted: WantedVolumeOperation) -> Event {
         let WantedVolumeOperation { request, what, answer } = wanted;
         self.waiting.insert(request.clone(), answer);
@@ -93,7 +94,7 @@ impl VolumeWork {
 
     pub fn answer(&mut self, request: &VolumeRequestId, result: ActionResult) {
         if let Some(answer) = self.waiting.remove(request) {
-            // Whoever asked is gone only while the engine ends.
+            // The receiver is dropped only while the engine shuts down.
             let _ = answer.send(result);
         }
     }
@@ -107,7 +108,7 @@ impl VolumeWork {
                 Some(calls) => cancel.run_until_cancelled(calls.perform(call)).await,
                 None => Some(Err(failed("this agent knows no storage drivers".into()))),
             };
-            // Nobody waits for one that was cancelled.
+            // No event is sent for a call that was cancelled.
             if let Some(result) = result {
                 told.send(Event::VolumeCallEnded { id, result });
             }
@@ -206,7 +207,7 @@ impl VolumeCalls {
     }
 }
 
-/// Whoever was called may still be at work.
+/// A failure after which the driver or the disk may still be working on the call.
 fn failed(message: String) -> VolumeCallFailure {
     VolumeCallFailure { kind: VolumeCallFailureKind::Open, message }
 }

@@ -1,7 +1,7 @@
-//! Keeps the CSINode object, and what the Node says of drivers.
+//! Maintains the CSINode object, and the driver data that it holds about this node.
 //!
-//! The object is made when the agent comes up, and again when the Node is another one; the node is not ready before.
-//! What is wanted of each driver is kept here: however calls overtake each other, the last word counts.
+//! The object is created when the agent starts, and again when the Node was replaced; until then the node is not ready.
+//! `wanted` holds the newest state per driver. Concurrent updates all write that state, so their order does not matter.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,16 +20,17 @@ use tokio_util::sync::CancellationToken;
 use crate::node_reconciler::WatchedNode;
 
 const CSI_NODE_NOT_INITIALIZED: &str = "CSINode is not yet initialized";
-/// A registration that the cluster does not take is told to the plugin, and begins anew.
+/// If CSINode can't be updated this often, the registration fails: the plugin is notified and the registration is
+/// retried.
 const TRIES: u32 = 5;
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 
 pub(crate) struct CsiNodeReconciler {
     cluster: ClusterPorts,
     name: String,
-    /// One at a time: they read, and then write what they read.
+    /// Serializes updates, because each one reads the object and then writes it.
     write_lock: Mutex<()>,
-    /// `None`: it is gone.
+    /// `None`: the driver was removed.
     wanted: Mutex<BTreeMap<String, Option<DriverNodeInfo>>>,
     /// Why the node can't take volumes yet.
     not_ready_reason: watch::Sender<Option<String>>,
@@ -51,7 +52,7 @@ impl CsiNodeReconciler {
         self.not_ready_reason.subscribe()
     }
 
-    /// Makes the object for every Node that comes to be ours.
+    /// Creates the object for this Node, and again whenever the Node is replaced.
     pub async fn run(self: Arc<Self>, mut node: watch::Receiver<WatchedNode>, stop: CancellationToken) {
         let mut of: Option<String> = None;
         let mut attempts = 0;
@@ -67,7 +68,7 @@ impl CsiNodeReconciler {
                         Err(message) => {
                             attempts += 1;
                             tracing::warn!(attempts, "the CSINode object can't be made: {message}");
-                            // A newer Node need not wait.
+                            // Retry at once when the Node changes.
                             let _ = tokio::time::timeout(volume_delay(attempts), node.changed()).await;
                             continue;
                         }
@@ -81,7 +82,7 @@ impl CsiNodeReconciler {
         .await;
     }
 
-    /// The object, with everything that is wanted in it.
+    /// Writes all wanted drivers into the object.
     async fn reconcile(&self) -> Result<(), String> {
         {
             let _write_guard = self.write_lock.lock().await;
@@ -113,7 +114,7 @@ impl CsiNodeReconciler {
         told.map_err(|cause| format!("error updating CSINode object with CSI driver node info: {cause}"))
     }
 
-    /// Tried until it is told, or the driver is back.
+    /// Retried until the driver is removed from CSINode or registers again.
     pub async fn uninstall_driver(self: &Arc<Self>, driver: &str) {
         self.wanted.lock().await.insert(driver.to_owned(), None);
         let (this, driver) = (self.clone(), driver.to_owned());
@@ -131,7 +132,7 @@ impl CsiNodeReconciler {
         });
     }
 
-    /// Says what is wanted of the driver now.
+    /// Writes the wanted state of the driver.
     async fn apply(&self, driver: &str) -> Result<(), String> {
         let _write_guard = self.write_lock.lock().await;
         let Some(wanted) = self.wanted.lock().await.get(driver).cloned() else { return Ok(()) };
@@ -154,7 +155,7 @@ impl CsiNodeReconciler {
         self.cluster.node.get(&self.name).await.map_err(error_text)
     }
 
-    /// Ours; one of an earlier node makes room.
+    /// Returns the CSINode owned by this Node. One owned by an earlier Node is deleted.
     async fn own_csi_node(&self, node: &Node) -> Result<CSINode, String> {
         let api = &self.cluster.csi_node;
         let object = match api.get(&self.name).await {
@@ -165,7 +166,7 @@ impl CsiNodeReconciler {
             Err(error) => return Err(error_text(error)),
         };
         if owned_by(&object, node) {
-            // An agent of another version may have said otherwise.
+            // An agent of another version may have written another list of migrated plugins.
             return match migrated_plugins_patch(&object) {
                 Some(patch) => api.patch(&self.name, &patch).await.map_err(error_text),
                 None => Ok(object),

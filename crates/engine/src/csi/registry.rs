@@ -1,12 +1,14 @@
-//! Plugins that make themselves known: each is asked who it is, judged, told to the cluster, and told how that ended.
+//! Registers CSI drivers. For each registration socket: GetInfo, check name and version, NodeGetInfo, update CSINode,
+//! NotifyRegistrationStatus.
 //!
 //! ```text
-//!   socket came ──> info ──> judged ──> placed ──> node info ──> cluster told ──> plugin told: registered
-//!                     └────────┴───────────┴───────────┴──────────────┴──> plugin told why not; again, ever later
-//!   registered ──> node info, cluster told: as often as the driver's object says
-//!   socket gone ──> nowhere ──> cluster told
+//!   socket added ──> GetInfo ──> check ──> endpoint set ──> NodeGetInfo ──> CSINode updated ──> plugin notified
+//!                       └──────────┴────────────┴───────────────┴────────────────┴──> plugin notified of the error;
+//!                                                                                     retried with back-off
+//!   registered ──> NodeGetInfo, CSINode updated: at the period of the CSIDriver object
+//!   socket removed ──> endpoint removed ──> driver removed from CSINode
 //! ```
-//! Each socket has a task: a plugin that hangs or lies hurts only itself.
+//! Each socket has its own task, so a plugin that hangs or gives wrong answers affects no other plugin.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -27,11 +29,11 @@ use crate::dispatcher::Outbox;
 
 pub(crate) struct Registry {
     ports: CsiPorts,
-    /// `None`: the node stands alone.
+    /// `None`: the node runs without a cluster.
     cluster: Option<Arc<CsiNodeReconciler>>,
     outbox: Outbox,
     known: Mutex<BTreeMap<String, Known>>,
-    /// How often drivers are asked anew what the node can take, in seconds.
+    /// How often NodeGetInfo is repeated for each driver, in seconds.
     periods: watch::Receiver<BTreeMap<String, u64>>,
 }
 
@@ -74,7 +76,7 @@ impl Registry {
         }
     }
 
-    /// Registers it, if it is one of ours, and keeps what the cluster knows of it up to date.
+    /// Registers the plugin behind the socket if it is a CSI driver, then repeats NodeGetInfo at the driver's period.
     async fn attend(&self, socket: &str) {
         let mut attempts = 0;
         loop {
@@ -93,20 +95,20 @@ impl Registry {
         }
     }
 
-    /// Drivers may want to be asked now and then how many volumes the node takes. Until the socket is gone.
+    /// Repeats NodeGetInfo at the period that the driver's CSIDriver object asks for, until the socket is removed.
     async fn ask_again_and_again(&self, driver: &str) {
         let mut periods = self.periods.clone();
         let mut asked = Instant::now();
         loop {
             let period = periods.borrow_and_update().get(driver).map(|seconds| Duration::from_secs(*seconds));
-            // A period whose end no clock will show is as good as none.
+            // A period too long for the clock counts as no period.
             let Some(due) = period.and_then(|period| asked.checked_add(period)) else {
                 if periods.changed().await.is_err() {
                     return;
                 }
                 continue;
             };
-            // Another period counts from the last answer.
+            // When the period changes, the new one counts from the last call.
             if let Ok(changed) = tokio::time::timeout_at(due, periods.changed()).await {
                 if changed.is_err() {
                     return;
@@ -118,7 +120,7 @@ impl Registry {
         }
     }
 
-    /// At once, whatever its period.
+    /// Calls NodeGetInfo and updates CSINode at once, whatever the driver's period.
     pub async fn ask(&self, driver: &str) {
         if let Err(cause) = self.introduce(driver).await {
             tracing::warn!(
@@ -128,7 +130,7 @@ impl Registry {
         }
     }
 
-    /// Its name.
+    /// Returns the name of the driver.
     async fn try_register(&self, socket: &str) -> Result<String, Refusal> {
         let sockets = &self.ports.sockets;
         let info = sockets.get_info(socket).await.map_err(|error| {
@@ -165,7 +167,7 @@ impl Registry {
         Ok(info.name)
     }
 
-    /// Takes its name, if it may have it.
+    /// Records the driver and its endpoint if its name and version pass the check.
     async fn enter(&self, socket: &str, info: &model::csi::PluginInfo, endpoint: &str) -> Result<(), String> {
         let mut known = self.known.lock().await;
         let other = known.get(&info.name).filter(|entry| entry.socket != socket).map(|entry| entry.version);
@@ -203,7 +205,7 @@ impl Registry {
         }
     }
 
-    /// Unless another has its name by now.
+    /// Removes the driver, unless another socket has registered the same name since.
     async fn leave(&self, driver: &str, socket: &str) {
         let mut known = self.known.lock().await;
         if known.get(driver).is_none_or(|entry| entry.socket != socket) {
@@ -225,7 +227,7 @@ impl Registry {
 }
 
 enum Refusal {
-    /// A socket that is made anew is asked again.
+    /// Not retried, unless the socket is created again.
     ForGood(String),
     ForNow(String),
 }

@@ -1,4 +1,4 @@
-//! The keeper against an API that fails in every way, with paused time.
+//! The Node reconciler against an API that fails in every way, with paused time.
 
 use model::cri::{RuntimeCondition, RuntimeStatus};
 use model::k8s::{NodeCondition, Quantity};
@@ -106,7 +106,7 @@ impl Bench {
         conditions.into_iter().find(|condition| condition.type_ == "Ready").expect("Ready")
     }
 
-    /// Keeps the runtime alive for so long.
+    /// Keeps the runtime responsive for this time.
     async fn live(&self, secs: u64) {
         for _ in 0..secs.div_ceil(20) {
             sleep(Duration::from_secs(20.min(secs))).await;
@@ -145,7 +145,7 @@ async fn a_new_node_is_made_ready_at_once() {
     assert!(bench.ear.take().ends_with(&["NodeReady".to_owned()]));
     assert_eq!(bench.seen().first(), Some(&true));
     assert_eq!(bench.api.calls().await, ["create node", "patch node"]);
-    // Nothing more for as long as nothing changes and no report is due.
+    // Nothing more is sent while nothing changes and no status update is due.
     bench.live(120).await;
     assert_eq!(bench.api.calls().await, [""; 0]);
     bench.live(400).await;
@@ -169,9 +169,9 @@ async fn changes_are_sent_when_they_happen() {
     bench.images.send_replace(Some(Arc::new(vec![image])));
     soon().await;
     assert_eq!(bench.api.calls().await, ["patch node"]);
-    // Pods do not care for images.
+    // Images do not affect pods.
     assert_eq!(bench.seen(), [false; 0]);
-    // Silence is noticed when its time is over, not at the next tick.
+    // A runtime that stops answering is noticed at its timeout, not at the next tick.
     bench.runtime.send_modify(|view| view.last_check_failed = true);
     sleep(Duration::from_secs(29)).await;
     assert_eq!(bench.condition().status, "True");
@@ -227,7 +227,7 @@ async fn who_may_not_make_a_node_takes_the_one_there_is() {
     let bench = Bench::start(api, setup(), ready);
     soon().await;
     assert_eq!(bench.condition().status, "True");
-    // With the gate KubeletRegistrationGetOnExistsOnly nobody looks for it.
+    // With the gate KubeletRegistrationGetOnExistsOnly a forbidden create does not lead to a read of the Node.
     let api = FakeApi::new();
     api.put_node(Node::default()).await;
     api.fail("create node", Fault::Forbidden, 1).await;
@@ -280,7 +280,7 @@ async fn a_patch_is_tried_five_times_and_then_at_the_next_tick() {
         bench.live(20).await;
         let node = bench.api.node().unwrap();
         assert_eq!(node.status.as_ref().unwrap().capacity.as_ref().unwrap()["cpu"], Quantity("8".into()));
-        // What was told is not told again for each try.
+        // Events are not sent again for each attempt.
         assert_eq!(bench.ear.take().iter().filter(|reason| *reason == "Starting").count(), 1);
     }
 }

@@ -1,4 +1,4 @@
-//! A cluster in memory, in paused time: who is told what, and when.
+//! A cluster in memory, in paused time: which events are sent, and when.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -77,7 +77,7 @@ impl ObjectApi for Cluster {
 
 impl SharedObjects for Cluster {
     fn services(&self) -> BoxStream<'static, Vec<Arc<Service>>> {
-        // Ends after the first set: it has to be begun anew.
+        // Ends after the first set, so it has to be started again.
         Box::pin(futures::stream::iter([Vec::new()]))
     }
     fn runtime_classes(&self) -> BoxStream<'static, Vec<Arc<RuntimeClass>>> {
@@ -127,7 +127,7 @@ impl TokenApi for Cluster {
     }
 }
 
-/// The other roles are not played here.
+/// The other roles are not used here.
 struct Nobody;
 
 impl ports::WatchReports for Nobody {
@@ -344,7 +344,7 @@ impl Bench {
         }
     }
 
-    /// A sandbox without containers, from when it was made until it is stopped.
+    /// A sandbox without containers, from its creation until it is stopped.
     fn read(&self, uid: PodUid) -> Event {
         let mut pod = ObservedPod::empty(uid.clone(), FullName::new(uid.as_str(), "ns"));
         if self.sandboxes.contains(&uid) {
@@ -471,7 +471,7 @@ async fn watches_come_and_go_with_the_pods() {
     bench.pass(MOMENT).await;
     assert_eq!(bench.open(), 1);
     bench.pods(&[]);
-    // The bench's runtime drops what is stopped, which has to be confirmed.
+    // The simulated runtime drops what is stopped, which has to be confirmed.
     bench.pass(decide::observation_guard::CONFIRM_DELAY + MOMENT).await;
     assert_eq!(bench.open(), 0);
     bench.set("m", "2");

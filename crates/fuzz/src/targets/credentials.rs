@@ -1,4 +1,4 @@
-//! Who may pull what: docker's files, plugins, records, names of images.
+//! Registry credentials: Docker config files, plugins, pull records, image names.
 
 use std::time::Duration;
 
@@ -40,7 +40,7 @@ pub const TARGETS: [Target; 5] = [
 fn docker(data: &[u8]) {
     for form in [DockerConfigForm::Json, DockerConfigForm::Legacy] {
         if let Err(error) = docker_config::parse(form, data) {
-            // It is shown to people, and the file holds secrets.
+            // The error is shown to users, and the file holds secrets, so it must be short.
             assert!(error.to_string().len() <= data.len() * 6 + 200);
         }
     }
@@ -66,7 +66,7 @@ fn config(data: &[u8]) {
     let _ = plugin_config::parse(&[("/p.yaml".to_owned(), data.to_vec())], true);
 }
 
-/// A name of an image, and a pattern after the first line.
+/// The first line is an image name, the rest a pattern.
 fn image(data: &[u8]) {
     let Some(text) = text(data) else { return };
     let (image, pattern) = text.split_once('\n').unwrap_or((text, "*.example.test/a"));
@@ -75,7 +75,7 @@ fn image(data: &[u8]) {
     assert!(repository.starts_with(matching::registry(&repository)));
     assert!(repository.len() <= image.len() + "docker.io/library/".len());
     let _ = matching::matches(pattern, &repository);
-    // A place matches itself, unless it is none.
+    // A valid location matches itself.
     if let Some(place) = matching::parse_location(&repository)
         && !repository.contains(['*', '?', '#', '@', '['])
     {

@@ -1,4 +1,4 @@
-//! What the kernel, the runtime and earlier agents left in files.
+//! Files that the kernel, the runtime and earlier agents wrote.
 
 use std::path::Path;
 
@@ -102,7 +102,7 @@ fn container_log(data: &[u8]) {
         ..LogOptions::default()
     };
     let whole = fuzzing::log(&options, log, usize::MAX);
-    // However the file happens to be read, the same is in it.
+    // The size of the reads must not change the result.
     for piece in [1, 7, 4096] {
         assert_eq!(fuzzing::log(&options, log, piece), whole, "in pieces of {piece}");
     }
@@ -145,7 +145,8 @@ fn resolver(data: &[u8]) {
     }
 }
 
-/// Once as it is, and once as the content of a record whose checksum is right: nothing else gets behind it.
+/// The input as a record, and as the content of a record with a right checksum, so that the fuzzer gets past the
+/// checksum.
 fn probe_record(data: &[u8]) {
     check_record(data);
     let sum = data

@@ -1,4 +1,4 @@
-//! The targets, by what they read.
+//! The fuzz targets, by what they parse.
 
 pub mod credentials;
 pub mod host;

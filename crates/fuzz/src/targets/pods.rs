@@ -64,7 +64,7 @@ fn manifest_http(data: &[u8]) {
     }
 }
 
-/// What was understood is understood again from what we would write of it.
+/// A decoded pod survives encode and decode.
 fn assert_round_trips(pod: &model::k8s::Pod) {
     let again = codec::pod_from_value(codec::pod_to_value(pod)).expect("our own JSON of a pod");
     assert_eq!(&again, pod);
@@ -73,7 +73,7 @@ fn assert_round_trips(pod: &model::k8s::Pod) {
 fn documents(data: &[u8]) {
     let Ok(documents) = codec::parse_documents(data) else { return };
     let written: usize = documents.iter().map(|document| document.to_string().len()).sum();
-    // Aliases may repeat what they stand for, within a budget: a small file must not fill the memory.
+    // YAML aliases may repeat content, within a budget: a small file must not fill the memory.
     assert!(written <= 16 << 20, "{} bytes became {written}", data.len());
 }
 

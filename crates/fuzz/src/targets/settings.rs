@@ -71,7 +71,7 @@ pub const TARGETS: [Target; 6] = [
 fn check(sources: &Sources<'_>) {
     let Ok(loaded) = load(sources) else { return };
     let _ = validate(&loaded.config, &loaded.gates, Host { cgroup_v1: false });
-    // What the agent shows of its configuration can be read as one.
+    // The configuration that the agent shows can be parsed as a configuration.
     let shown = serde_json::to_vec(&loaded.config).expect("a configuration can be written");
     serde_json::from_slice::<rubelet::config::KubeletConfiguration>(&shown).expect("and read again");
 }
@@ -81,7 +81,7 @@ fn config_file(data: &[u8]) {
     check(&Sources { file: Some(&file), drop_ins: None, overrides: &[] });
 }
 
-/// Files are parted by a record separator.
+/// Files are separated by a record separator.
 fn config_drop_ins(data: &[u8]) {
     let dir = scratch::dir().join("drop-ins");
     let _ = std::fs::remove_dir_all(&dir);

@@ -1,4 +1,4 @@
-//! What comes over a socket: queries, headers, redirections, answers of a runtime and of an API server.
+//! Data from a socket: queries, headers, redirects, responses of a runtime and of an API server.
 
 use http::Uri;
 use model::probe::HttpCheck;
@@ -97,7 +97,7 @@ fn traceparent(data: &[u8]) {
     assert_eq!(TraceContext::parse(&told), Some(context), "{header:?} was told on as {told:?}");
 }
 
-/// However the bytes are cut into pieces on their way, the same events come of them.
+/// How the bytes are split must not change the events.
 fn watch(data: &[u8]) {
     let whole = apiserver::fuzzing::pod_watch(data, data.len());
     let lines = data.iter().filter(|byte| **byte == b'\n').count();

@@ -1,4 +1,5 @@
-//! Emptying a cgroup: its processes, then its directories. Nothing outside the given directories is touched.
+//! Empties a cgroup: kills its processes, then removes its directories. Nothing outside the given directories is
+//! touched.
 
 use std::collections::HashSet;
 use std::fs;
@@ -12,10 +13,10 @@ use rustix::process::{Pid, PidfdFlags, Signal, getpid, kill_process, pidfd_open,
 
 use super::file;
 
-/// Kills every process in the trees. Returns how many were found alive.
+/// Kills every process in the trees. Returns how many were alive.
 pub(super) fn kill(directories: &[PathBuf]) -> Result<usize, CgroupError> {
     for directory in directories {
-        // All at once where the kernel can (v2 since 5.14), so that nothing forks its way past us.
+        // Kill all at once if the kernel can (v2 since 5.14), so that no fork escapes.
         match file::write(&directory.join("cgroup.kill"), "1") {
             Err(CgroupError::Io { source, .. }) if file::gone(&source) => {}
             Err(error) => tracing::debug!(%error, "killing a cgroup one process at a time"),
@@ -25,7 +26,8 @@ pub(super) fn kill(directories: &[PathBuf]) -> Result<usize, CgroupError> {
     let found = processes(directories)?;
     let held: Vec<(Pid, Option<OwnedFd>)> =
         found.iter().filter_map(|pid| open_pidfd(*pid).map(|fd| (*pid, fd))).collect();
-    // A number that was freed and taken by a stranger between the list and the hold is not in the second list.
+    // A PID may be reused between listing and pidfd_open. Only PIDs that are still in cgroup.procs afterwards are
+    // signalled.
     let still = processes(directories)?;
     for (pid, fd) in held {
         if still.contains(&pid) && pid != getpid() {
@@ -38,7 +40,7 @@ pub(super) fn kill(directories: &[PathBuf]) -> Result<usize, CgroupError> {
     Ok(still.len())
 }
 
-/// A handle on the process itself, or `None` within when the kernel has no such handles. Nothing when it is gone.
+/// A pidfd of the process, or `Some(None)` if the kernel has no pidfds. `None` if the process has ended.
 fn open_pidfd(pid: Pid) -> Option<Option<OwnedFd>> {
     match pidfd_open(pid, PidfdFlags::empty()) {
         Ok(fd) => Some(Some(fd)),
@@ -58,7 +60,7 @@ fn signal(pid: Pid, fd: Option<&OwnedFd>) {
     }
 }
 
-/// A process that the v1 freezer holds does not even die. (On v2 it does.)
+/// A process in the v1 freezer can't even be killed. (On v2 it can.)
 fn thaw(directory: &Path) {
     for_each(directory, &mut |directory| {
         let state = directory.join("freezer.state");
@@ -70,7 +72,7 @@ fn thaw(directory: &Path) {
     .unwrap_or_else(|error| tracing::debug!(%error, "looking for frozen cgroups"));
 }
 
-/// Everything that runs in the trees.
+/// All processes in the trees.
 pub(super) fn processes(directories: &[PathBuf]) -> Result<HashSet<Pid>, CgroupError> {
     let mut found = HashSet::new();
     for directory in directories {
@@ -78,7 +80,7 @@ pub(super) fn processes(directories: &[PathBuf]) -> Result<HashSet<Pid>, CgroupE
             let path = directory.join("cgroup.procs");
             match fs::read_to_string(&path) {
                 Ok(text) => found.extend(parse_pids(&text)),
-                // A threaded cgroup shows its processes at the top of its domain.
+                // A threaded cgroup lists its processes at the root of its domain.
                 Err(error)
                     if file::gone(&error) || Errno::from_io_error(&error) == Some(Errno::OPNOTSUPP) => {}
                 Err(error) => return Err(file::failed("reading", &path)(error)),
@@ -89,12 +91,12 @@ pub(super) fn processes(directories: &[PathBuf]) -> Result<HashSet<Pid>, CgroupE
     Ok(found)
 }
 
-/// A process of another pid namespace is listed as 0, which as an argument of kill(2) would mean ourselves.
+/// A process of another PID namespace is listed as 0, which as an argument of kill(2) would mean ourselves.
 fn parse_pids(text: &str) -> impl Iterator<Item = Pid> {
     text.lines().filter_map(|line| line.trim().parse().ok()).filter(|raw| *raw > 0).filter_map(Pid::from_raw)
 }
 
-/// Removes the trees, leaves first. `false` while the kernel still holds one of them.
+/// Removes the trees, leaves first. Returns `false` while the kernel still holds one of them.
 pub(super) fn remove(directories: &[PathBuf]) -> Result<bool, CgroupError> {
     let mut removed = true;
     for directory in directories {
@@ -104,7 +106,7 @@ pub(super) fn remove(directories: &[PathBuf]) -> Result<bool, CgroupError> {
                 Ok(()) => {}
                 Err(error) if file::gone(&error) => {}
                 Err(error) if error.kind() == ErrorKind::ResourceBusy => removed = false,
-                // Go on past it: the rest need not wait.
+                // Continue with the others.
                 Err(error) => failure = Some(file::failed("removing", directory)(error)),
             }
             Ok(())

@@ -1,4 +1,4 @@
-//! Reading and writing the files of a cgroup. Blocking; called from the blocking pool only.
+//! Reads and writes the files of a cgroup. Blocking; called from the blocking pool only.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, ErrorKind, Write};
@@ -20,8 +20,8 @@ pub(super) fn read(path: &Path) -> Result<String, CgroupError> {
     fs::read_to_string(path).map_err(failed("reading", path))
 }
 
-/// Never creates the file: the kernel makes all of them with the directory, and one that is missing is a controller
-/// that is missing.
+/// Never creates the file: the kernel creates all of them with the directory, and a missing file means a missing
+/// controller.
 pub(super) fn write(path: &Path, value: &str) -> Result<(), CgroupError> {
     OpenOptions::new()
         .write(true)
@@ -31,7 +31,7 @@ pub(super) fn write(path: &Path, value: &str) -> Result<(), CgroupError> {
         .map_err(failed("writing", path))
 }
 
-/// Makes the directory; one that is there already is fine. Says whether it was made.
+/// Creates the directory if it is missing. Returns whether it was created.
 pub(super) fn make(path: &Path) -> Result<bool, CgroupError> {
     match fs::create_dir(path) {
         Ok(()) => Ok(true),
@@ -48,14 +48,14 @@ pub(super) fn directories_below(root: &Path, path: &Path) -> Vec<PathBuf> {
     chain
 }
 
-/// The settings that the files do not hold yet.
+/// The settings that the files do not have yet.
 pub(super) fn changed_settings(directory: &Path, settings: Vec<Setting>) -> Vec<Setting> {
     let page_size = rustix::param::page_size() as u64;
     settings
         .into_iter()
         .filter(|setting| match fs::read_to_string(directory.join(&setting.file)) {
             Ok(current) => !setting.holds(&current, page_size),
-            // Whatever it is, the write will tell it better.
+            // If this fails for whatever reason, the write fails too and reports a better error.
             Err(_) => true,
         })
         .collect()
@@ -63,9 +63,8 @@ pub(super) fn changed_settings(directory: &Path, settings: Vec<Setting>) -> Vec<
 
 /// Writes the settings that differ from what the files hold.
 ///
-/// The kernel checks a quota and its period against each other and against the parent, each time one of them is
-/// written. Which order works depends on the old values, so what is refused as invalid gets a second chance after
-/// the rest.
+/// The kernel checks a quota and its period against each other and against the parent at each write. Which order works
+/// depends on the old values, so a write that is refused as invalid is repeated after the others.
 pub(super) fn apply(directory: &Path, settings: Vec<Setting>) -> Result<(), CgroupError> {
     let mut refused = Vec::new();
     for setting in changed_settings(directory, settings) {
@@ -88,7 +87,7 @@ fn apply_one(directory: &Path, setting: &Setting) -> Result<(), CgroupError> {
     }
 }
 
-/// Directories directly below; none where there is no such directory.
+/// Directories directly below; none if the directory does not exist.
 pub(super) fn subdirectories(path: &Path) -> Result<Vec<String>, CgroupError> {
     let entries = match fs::read_dir(path) {
         Ok(entries) => entries,
@@ -102,7 +101,7 @@ pub(super) fn subdirectories(path: &Path) -> Result<Vec<String>, CgroupError> {
             Err(error) if gone(&error) => break,
             Err(error) => return Err(failed("listing", path)(error)),
         };
-        // Of the entry itself: a link is never followed out of the tree.
+        // The type of the entry itself: a symlink is never followed out of the tree.
         if entry.file_type().is_ok_and(|kind| kind.is_dir())
             && let Ok(name) = entry.file_name().into_string()
         {
@@ -112,7 +111,7 @@ pub(super) fn subdirectories(path: &Path) -> Result<Vec<String>, CgroupError> {
     Ok(names)
 }
 
-/// A cgroup that is removed while it is read answers ENODEV or ENOENT.
+/// Reading a cgroup that is being removed fails with ENODEV or ENOENT.
 pub(super) fn gone(error: &io::Error) -> bool {
     error.kind() == ErrorKind::NotFound || Errno::from_io_error(error) == Some(Errno::NODEV)
 }

@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use model::node::CgroupVersion;
 use ports::CgroupError;
 
-/// The controllers that a pod's cgroup is of no use without, as far as the host has them.
+/// The controllers that a pod's cgroup needs, as far as the host has them.
 pub(super) const REQUIRED_CONTROLLERS: [&str; 6] = ["cpu", "cpuacct", "cpuset", "memory", "pids", "hugetlb"];
 
-/// The named hierarchy in which systemd, and runtimes after it, keep track of processes.
+/// The named hierarchy in which systemd and the runtimes track processes.
 const SYSTEMD: &str = "name=systemd";
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -23,7 +23,7 @@ pub enum CgroupLayout {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Hierarchy {
     pub mount: PathBuf,
-    /// Sorted. `name=systemd` for a named one; none for the bare v2 tree of a hybrid host.
+    /// Sorted. `name=systemd` for a named hierarchy; empty for the bare v2 tree of a hybrid host.
     pub controllers: Vec<String>,
 }
 
@@ -32,8 +32,8 @@ impl Hierarchy {
         self.controllers.iter().any(|have| have == controller)
     }
 
-    /// Whether a cgroup that is missing here is missing. The rest (devices, freezer, blkio, …) is kept alike but
-    /// not insisted on.
+    /// Whether a cgroup that is missing here counts as missing. In the other hierarchies (devices, freezer, blkio, …)
+    /// it is created too, but not required.
     pub(super) fn is_required(&self) -> bool {
         self.controllers.iter().any(|have| have == SYSTEMD || REQUIRED_CONTROLLERS.contains(&have.as_str()))
     }
@@ -47,7 +47,7 @@ impl CgroupLayout {
         }
     }
 
-    /// Directories that a cgroup needs and does not have: of a path as the configuration has it.
+    /// Directories that a cgroup needs and does not have. `path` is in the configuration's form.
     pub fn missing(&self, path: &str) -> Vec<PathBuf> {
         let below = path.trim_start_matches('/');
         let wanted: Vec<PathBuf> = match self {
@@ -59,7 +59,7 @@ impl CgroupLayout {
         wanted.into_iter().filter(|path| !path.is_dir()).collect()
     }
 
-    /// Where a cgroup has directories: `path` as `CgroupName::spell` gives it.
+    /// The directories of a cgroup: `path` as `CgroupName::spell` returns it.
     pub(super) fn directories(&self, path: &str) -> Vec<PathBuf> {
         let below = path.trim_start_matches('/');
         match self {
@@ -69,10 +69,10 @@ impl CgroupLayout {
     }
 }
 
-/// Finds the hierarchies below `root` (`/sys/fs/cgroup`), from what the kernel says of this process's mounts.
+/// Finds the hierarchies below `root` (`/sys/fs/cgroup`), from the kernel's mount table of this process.
 pub fn detect(root: &Path) -> Result<CgroupLayout, CgroupError> {
     let mountinfo = read(Path::new("/proc/self/mountinfo"))?;
-    // Only v1 needs it, and kernels without v1 may not have it.
+    // Only needed for v1, and kernels without v1 may not have it.
     let cgroups = std::fs::read_to_string("/proc/cgroups").unwrap_or_default();
     detect_in(root, &mountinfo, &cgroups).ok_or_else(|| CgroupError::Io {
         operation: "finding a mounted hierarchy",
@@ -91,8 +91,8 @@ fn read(path: &Path) -> Result<String, CgroupError> {
 
 /// `detect`, over the texts of `/proc/self/mountinfo` and `/proc/cgroups`.
 ///
-/// It is v2 only when the v2 tree is mounted on `root` itself. A hybrid host has its controllers on v1 and a bare
-/// v2 tree beside them, and counts as v1.
+/// It is v2 only if the v2 tree is mounted on `root` itself. A hybrid host has its controllers on v1 and a bare v2 tree
+/// next to them, and counts as v1.
 pub fn detect_in(root: &Path, mountinfo: &str, cgroups: &str) -> Option<CgroupLayout> {
     let known: BTreeSet<&str> = parse_controllers(cgroups);
     let mut unified = None;
@@ -111,8 +111,8 @@ pub fn detect_in(root: &Path, mountinfo: &str, cgroups: &str) -> Option<CgroupLa
             "cgroup" => mount.controllers(&known),
             _ => continue,
         };
-        // The same hierarchy may be mounted twice; one door is enough. A v1 mount with no name that we know is a
-        // controller of a kernel that says nothing in /proc/cgroups: not ours to keep.
+        // If a hierarchy is mounted twice, one mount is enough. A v1 mount without a known name is a controller that
+        // /proc/cgroups does not list, and is ignored.
         let seen = hierarchies.iter().any(|h| h.controllers == controllers);
         if !seen && (mount.kind == "cgroup2" || !controllers.is_empty()) {
             hierarchies.push(Hierarchy { mount: mount.point, controllers });
@@ -162,7 +162,7 @@ fn parse_mount(line: &str) -> Option<Mount<'_>> {
     Some(Mount { point: PathBuf::from(point), kind, super_options })
 }
 
-/// The kernel writes blanks and backslashes of a path as three octal digits.
+/// The kernel writes blanks and backslashes in a path as three octal digits.
 fn unescape(field: &str) -> String {
     let mut out = Vec::with_capacity(field.len());
     let mut rest = field.as_bytes();
@@ -276,7 +276,7 @@ mod tests {
 
     #[test]
     fn this_host_has_a_layout() {
-        // Wherever the tests run, the kernel has one or the other.
+        // Whatever machine runs the tests, its kernel has one version or the other.
         assert!(detect(Path::new("/sys/fs/cgroup")).is_ok());
     }
 

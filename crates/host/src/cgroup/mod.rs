@@ -12,7 +12,7 @@
 //! - `systemd`: the same through slices
 //! - `clear`: killing what runs in a cgroup and removing it
 //!
-//! Files are touched in tokio's blocking pool only: a cgroup file may wait for a lock of the kernel that is held long.
+//! Files are accessed in tokio's blocking pool only, because an access may wait long for a kernel lock.
 
 mod clear;
 mod file;
@@ -40,7 +40,7 @@ pub use layout::{CgroupLayout, Hierarchy, detect, detect_in};
 
 use systemd::{Slice, SystemdBus, SystemdUnits};
 
-/// How long killed processes get to go away before each try to remove their cgroup.
+/// How long killed processes get to end before each attempt to remove their cgroup.
 const PAUSES: [Duration; 5] = [
     Duration::ZERO,
     Duration::from_millis(10),
@@ -52,7 +52,7 @@ const PAUSES: [Duration; 5] = [
 /// `ports::Cgroups` on this host.
 pub struct HostCgroups {
     layout: Arc<CgroupLayout>,
-    /// Changed once, when the runtime says which one it uses.
+    /// Changed once, when the runtime reports its driver.
     driver: ArcSwap<Driver>,
 }
 
@@ -78,7 +78,7 @@ impl Driver {
 }
 
 impl HostCgroups {
-    /// Touches nothing yet; systemd is connected to when it is first needed.
+    /// Reads and writes nothing yet; the connection to systemd is opened when it is first needed.
     pub fn new(layout: CgroupLayout, driver: CgroupDriver) -> Self {
         Self { layout: Arc::new(layout), driver: ArcSwap::from_pointee(Driver::new(driver)) }
     }
@@ -95,7 +95,7 @@ impl HostCgroups {
         if name.0.iter().all(sound) { Ok(path) } else { Err(refused("checking the name", path)) }
     }
 
-    /// As `spell`, for what would change the cgroup: never the root, which is everybody's.
+    /// As `spell`, for changes of the cgroup: refuses the root cgroup, which is shared.
     fn path_to_change(&self, name: &CgroupName) -> Result<String, CgroupError> {
         let path = self.to_path(name)?;
         if name.0.is_empty() { Err(refused("changing the root", path)) } else { Ok(path) }
@@ -111,7 +111,7 @@ impl HostCgroups {
         blocking(path, move || work(&layout, &below)).await
     }
 
-    /// Kills what is in the cgroup until nothing is left, then removes it if so asked.
+    /// Kills what is in the cgroup until it is empty, then removes it if requested.
     async fn clear(&self, path: &str, remove: bool) -> Result<(), CgroupError> {
         let directories = Arc::new(self.layout.directories(path));
         let mut left = 0;
@@ -180,7 +180,7 @@ impl Cgroups for HostCgroups {
     async fn destroy(&self, name: &CgroupName) -> Result<(), CgroupError> {
         let path = self.path_to_change(name)?;
         if let (Driver::Systemd(units), Some(slice)) = (&*self.driver.load_full(), Slice::of(name)) {
-            // Emptied first: systemd would give each process its time to stop.
+            // Emptied first, because systemd would give each process its stop timeout.
             self.clear(&path, false).await?;
             units.stop(&slice.unit).await?;
         }
@@ -219,7 +219,7 @@ fn is_up_to_date(layout: &CgroupLayout, below: &str, values: &CgroupValues) -> R
     }
 }
 
-/// How many were found alive, and whether the work is done.
+/// How many processes were alive, and whether the work is done.
 fn kill_and_remove(directories: &[PathBuf], remove: bool) -> Result<(usize, bool), CgroupError> {
     let killed = clear::kill(directories)?;
     let done = killed == 0 && (!remove || clear::remove(directories)?);

@@ -1,28 +1,28 @@
-//! From numbers to files: what each version of the kernel's interface is to be told.
+//! Converts numbers to files: the values for each version of the kernel's interface.
 //!
 //! Pure. `file::apply` writes the result.
 
 use model::cgroup::CgroupValues;
 
-/// One file of a cgroup and what is to stand in it.
+/// One file of a cgroup and its wanted value.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Setting {
     pub file: String,
     pub value: String,
     pub kind: Kind,
-    /// Whether a kernel without this file is fine as well.
+    /// Whether the file may be missing.
     pub optional: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kind {
-    /// Words; those that are not written stay as they are.
+    /// Words; words that are not written keep their state.
     Words,
-    /// A number of bytes, of which the kernel keeps whole pages.
+    /// A number of bytes, which the kernel rounds to whole pages.
     Bytes,
 }
 
-/// Above it the kernel means "no limit" (v1 shows the largest number of whole pages instead of a word).
+/// From here on the kernel means "no limit" (v1 shows the largest number of whole pages instead of a word).
 const UNLIMITED_FROM: u64 = i64::MAX as u64 - (1 << 30);
 
 impl Setting {
@@ -38,7 +38,7 @@ impl Setting {
         Self { optional: true, ..self }
     }
 
-    /// Whether the file already says it, so that it is not written again.
+    /// Whether the file already has the value, so that it is not written again.
     pub fn holds(&self, current: &str, page_size: u64) -> bool {
         match self.kind {
             Kind::Words => {
@@ -61,7 +61,7 @@ fn limit(text: &str) -> Option<u64> {
     }
 }
 
-/// What goes into a v1 hierarchy that has the controllers for which `has` is true.
+/// The settings for a v1 hierarchy that has the controllers for which `has` is true.
 pub(super) fn v1(values: &CgroupValues, has: impl Fn(&str) -> bool) -> Vec<Setting> {
     let mut out = Vec::new();
     if has("cpu") {
@@ -88,14 +88,14 @@ pub(super) fn v1(values: &CgroupValues, has: impl Fn(&str) -> bool) -> Vec<Setti
     if has("hugetlb") {
         for (size, bytes) in &values.hugepage_limits {
             out.push(Setting::bytes(format!("hugetlb.{size}.limit_in_bytes"), bytes));
-            // Reservations count separately since 5.7; without it a mapping could reserve what it may not use.
+            // Reservations are limited separately since 5.7; without this a mapping could reserve more than it may use.
             out.push(Setting::bytes(format!("hugetlb.{size}.rsvd.limit_in_bytes"), bytes).optional());
         }
     }
     out
 }
 
-/// What goes into a v2 cgroup. `cpu_max` is what its file says now: a period alone cannot be written.
+/// The settings for a v2 cgroup. `cpu_max` is the file's present content, because a period can't be written alone.
 pub(super) fn v2(values: &CgroupValues, has: impl Fn(&str) -> bool, cpu_max: &str) -> Vec<Setting> {
     let mut out = Vec::new();
     if has("cpu") {

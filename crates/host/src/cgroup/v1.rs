@@ -1,9 +1,8 @@
 //! Cgroups of version 1: one directory in every mounted hierarchy.
 //!
-//! In *every* one, not only in those that we write to: an OCI runtime puts each container's processes into all of
-//! them, below the parent that it is given, and would otherwise leave parents behind (in devices, freezer, blkio,
-//! `name=systemd` and a hybrid host's bare v2 tree) that nobody removes. A hierarchy that nothing of ours depends on
-//! may refuse, though.
+//! In *every* one, not only in those that we write to: an OCI runtime puts each container's processes into all of them,
+//! below the given parent, and would otherwise leave parents behind (in devices, freezer, blkio, `name=systemd` and a
+//! hybrid host's bare v2 tree) that are never removed. A failure in a hierarchy that we don't need is ignored, though.
 
 use std::path::Path;
 
@@ -43,7 +42,7 @@ fn ensure_directory(hierarchy: &Hierarchy, below: &str) -> Result<(), CgroupErro
     Ok(())
 }
 
-/// A new cpuset of version 1 is empty, and takes no process before it has cpus and memory nodes.
+/// A new cpuset of version 1 is empty, and accepts no process before it has CPUs and memory nodes.
 fn inherit(directory: &Path, name: &str) -> Result<(), CgroupError> {
     let own = directory.join(name);
     if !file::read(&own)?.trim().is_empty() {
@@ -58,12 +57,12 @@ fn wanted(hierarchy: &Hierarchy, values: &CgroupValues) -> Vec<Setting> {
     settings::v1(values, |controller| hierarchy.has(controller))
 }
 
-/// Whether every needed hierarchy has it.
+/// Whether the cgroup exists in every needed hierarchy.
 pub(super) fn exists(hierarchies: &[Hierarchy], below: &str) -> bool {
     hierarchies.iter().filter(|h| h.is_required()).all(|h| h.mount.join(below).is_dir())
 }
 
-/// Whether it exists and every file says what it should.
+/// Whether the cgroup exists and every file has its wanted value.
 pub(super) fn is_up_to_date(hierarchies: &[Hierarchy], below: &str, values: &CgroupValues) -> bool {
     exists(hierarchies, below)
         && hierarchies.iter().all(|h| {

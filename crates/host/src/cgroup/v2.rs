@@ -1,4 +1,4 @@
-//! Cgroups of version 2: one directory, which has the controllers that its parent hands down.
+//! Cgroups of version 2: one directory, with the controllers that its parent has enabled.
 
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
@@ -21,8 +21,8 @@ pub(super) fn ensure(root: &Path, below: &str, values: &CgroupValues) -> Result<
     file::apply(&parent, wanted(root, &parent, values)?)
 }
 
-/// Enables in the children of `directory` all that it has itself. The runtime's containers, further down, want more
-/// than we do (io), and each ancestor must hand it on.
+/// Enables in the children of `directory` all controllers that it has itself. The runtime's containers, further down,
+/// need more than we do (io), and each ancestor must enable it.
 fn enable_for_children(directory: &Path) -> Result<(), CgroupError> {
     let control = directory.join("cgroup.subtree_control");
     let enabled = words(&file::read(&control)?);
@@ -35,7 +35,7 @@ fn enable_for_children(directory: &Path) -> Result<(), CgroupError> {
     if file::write(&control, &all.join(" ")).is_ok() {
         return Ok(());
     }
-    // The kernel takes all or none. One that cannot be handed down must not keep the others back.
+    // The kernel enables all or none in one write, so now each is written separately: one that fails affects no other.
     for controller in missing {
         match file::write(&control, &format!("+{controller}")) {
             Err(error) if !REQUIRED_CONTROLLERS.contains(&controller.as_str()) => {
@@ -56,14 +56,14 @@ fn words(text: &str) -> BTreeSet<String> {
 }
 
 fn wanted(root: &Path, directory: &Path, values: &CgroupValues) -> Result<Vec<Setting>, CgroupError> {
-    // By the root's controllers, not by its own: what the host has and this cgroup was not given is an error to be
-    // seen, what the host does not have is left out.
+    // Compared with the root's controllers, not with the cgroup's own: a controller that the host has and this cgroup
+    // lacks is an error; one that the host lacks is left out.
     let have = controllers(root)?;
     let cpu_max = file::read(&directory.join("cpu.max")).unwrap_or_default();
     Ok(settings::v2(values, |controller| have.contains(controller), &cpu_max))
 }
 
-/// Whether the directory is there with every needed controller that the host has.
+/// Whether the directory exists with every needed controller that the host has.
 pub(super) fn exists(root: &Path, below: &str) -> Result<bool, CgroupError> {
     let own = match controllers(&root.join(below)) {
         Ok(own) => own,
@@ -81,7 +81,7 @@ pub(super) fn exists(root: &Path, below: &str) -> Result<bool, CgroupError> {
         .all(|needed| own.contains(*needed)))
 }
 
-/// Whether it exists and every file says what it should.
+/// Whether the cgroup exists and every file has its wanted value.
 pub(super) fn is_up_to_date(root: &Path, below: &str, values: &CgroupValues) -> Result<bool, CgroupError> {
     let directory = root.join(below);
     Ok(exists(root, below)?

@@ -1,5 +1,5 @@
-//! Docker's configuration files, wherever they may lie. They are read at each pull: a login that was added a moment
-//! ago counts.
+//! Reads Docker config files from the directories that upstream searches. They are read at each pull, so that a new
+//! login is used at once.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -7,15 +7,15 @@ use std::path::{Path, PathBuf};
 use model::credentials::{DockerConfigFile, DockerConfigForm};
 use tokio::io::AsyncReadExt;
 
-/// Larger than any real one.
+/// Larger than any real file.
 const MAX_FILE_BYTES: u64 = 10 << 20;
 
-/// Directories to look in, in their order.
+/// The directories to search, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DockerConfigDirs {
     /// For `config.json`.
     pub json: Vec<PathBuf>,
-    /// For `.dockercfg`, which is only looked at without any `config.json`.
+    /// For `.dockercfg`, which is only read if there is no `config.json`.
     pub legacy: Vec<PathBuf>,
 }
 
@@ -100,7 +100,7 @@ mod tests {
         assert_eq!(read(&places).await, []);
         std::fs::write(temp.path().join("b/config.json"), "two").unwrap();
         std::fs::write(temp.path().join("a/.dockercfg"), "old").unwrap();
-        // A directory in the place of a file is no file.
+        // A directory with the name of the file is ignored.
         std::fs::create_dir(temp.path().join("a/config.json")).unwrap();
         let names = |files: &[DockerConfigFile]| -> Vec<(String, Vec<u8>)> {
             let name = |file: &DockerConfigFile| {

@@ -1,4 +1,4 @@
-//! Credentials of registries on this node: Docker's files, plugins, and the records of pulls.
+//! Registry credentials on this node: Docker config files, credential plugins, and pull records.
 
 mod docker_files;
 mod plugins;
@@ -28,7 +28,7 @@ impl HostCredentials {
         Self { places, bin_dir: PathBuf::new(), plugins: Vec::new() }
     }
 
-    /// With plugins whose programs are in `bin_dir`. Each must be there.
+    /// With plugins whose programs are in `bin_dir`. Each program must exist.
     pub fn with_plugins(
         self,
         bin_dir: impl Into<PathBuf>,

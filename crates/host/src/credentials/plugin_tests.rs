@@ -1,4 +1,4 @@
-//! Real programs as plugins.
+//! Tests with real programs as plugins.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -41,7 +41,7 @@ impl Bench {
         let program = self.path("plug");
         loop {
             match run_plugin(&program, &self.plugin, "h.test/a", "the request\n", patience).await {
-                // Another test forked while our file was open for writing.
+                // Another test has forked while our file was open for writing.
                 Err(PluginError::Start { source, .. })
                     if source.kind() == std::io::ErrorKind::ExecutableFileBusy =>
                 {

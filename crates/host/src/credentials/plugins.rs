@@ -1,4 +1,4 @@
-//! Credential plugins: programs that are asked once per image, answer or not, and end.
+//! Credential plugins: programs that are started once per image, answer or fail, and exit.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -12,11 +12,11 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, Command};
 
-/// A plugin may try again what it does over the network, but not for ever.
+/// A plugin may retry its network calls, but its time is limited.
 pub(super) const PLUGIN_TIMEOUT: Duration = Duration::from_secs(60);
-/// More than any answer has.
+/// Larger than any answer.
 const MAX_OUTPUT_BYTES: u64 = 1 << 20;
-/// As much of a plugin's complaints as is passed on.
+/// This much of a plugin's error output is reported.
 const MAX_STDERR_BYTES: usize = TextLimit::PluginMessage.bytes();
 
 #[derive(thiserror::Error, Debug)]
@@ -85,7 +85,7 @@ pub(super) fn check_programs(bin_dir: &Path, plugins: &[CredentialPlugin]) -> Re
     Ok(())
 }
 
-/// Whatever happens, nothing of the plugin is left running: it has a process group of its own, which is killed.
+/// Every process of the plugin is killed in the end: it has its own process group.
 struct PluginProcess {
     child: Child,
     group: Option<Pid>,
@@ -93,7 +93,7 @@ struct PluginProcess {
 
 impl Drop for PluginProcess {
     fn drop(&mut self) {
-        // While the leader is not reaped, no other group can have its number.
+        // The PID of the group can't be reused while its leader is not reaped.
         let not_reaped = self.child.id().is_some();
         if let Some(group) = self.group.filter(|_| not_reaped) {
             let _ = kill_process_group(group, Signal::KILL);
@@ -145,7 +145,7 @@ fn start(program: &Path, plugin: &CredentialPlugin) -> io::Result<PluginProcess>
     Ok(PluginProcess { child, group })
 }
 
-/// Writes and reads at the same time: a plugin may answer before it has read everything.
+/// Writes and reads concurrently, because a plugin may answer before it has read everything.
 async fn exchange_with_plugin(
     child: &mut Child,
     request: &str,
@@ -153,7 +153,7 @@ async fn exchange_with_plugin(
     let (mut stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
     let write = async {
         if let Some(stdin) = &mut stdin {
-            // One that doesn't care for the request closes its end.
+            // A plugin that does not need the request closes its end.
             let _ = stdin.write_all(request.as_bytes()).await;
         }
         drop(stdin);
@@ -162,7 +162,7 @@ async fn exchange_with_plugin(
     Ok((child.wait().await?, stdout?, stderr?))
 }
 
-/// All of it, but keeps no more than a little above what is allowed.
+/// Reads to the end, but keeps only slightly more than is allowed.
 async fn read(pipe: Option<impl AsyncRead + Unpin>) -> io::Result<Vec<u8>> {
     let Some(mut pipe) = pipe else { return Ok(Vec::new()) };
     let mut kept = Vec::new();

@@ -1,11 +1,11 @@
-//! Records of pulls on disk, in the form and the places of the reference.
+//! Pull records on disk, with upstream's format and paths.
 //!
 //! ```text
 //! <root>/image_manager/pulling/sha256-<of the image's name>       a pull has begun
 //!                     /pulled/sha256-<of the runtime's reference>  how an image was pulled
 //! ```
 //!
-//! A file is written beside its place and renamed into it, so that a crash leaves either the old or the new one.
+//! A file is written next to its final path and renamed, so that a crash leaves either the old or the new one.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
@@ -22,7 +22,7 @@ use sha2::{Digest, Sha256};
 const API_VERSION: &str = "kubelet.config.k8s.io/v1beta1";
 const PREFIX: &str = "sha256-";
 
-/// [`PullRecords`] below the agent's root directory.
+/// [`PullRecords`] in the agent's root directory.
 #[derive(Clone, Debug)]
 pub struct HostPullRecords {
     dirs: Arc<Dirs>,
@@ -59,7 +59,7 @@ impl HostPullRecords {
         match tokio::task::spawn_blocking(move || work(&dirs)).await {
             Ok(value) => value,
             Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
-            // The runtime is going down, and with it whoever waits here.
+            // The tokio runtime is shutting down, and with it the task that waits here.
             Err(_) => std::future::pending().await,
         }
     }
@@ -215,7 +215,7 @@ mod tests {
         }
     }
 
-    /// Name and text as the reference writes them.
+    /// Name and content as upstream writes them.
     const PULLED: (&str, &str) = (
         "pulled/sha256-a2eace2182b24cdbbb730798e47b10709b9ef5e0f0c1624a3bc06c8ca987727a",
         r#"{"kind":"ImagePulledRecord","apiVersion":"kubelet.config.k8s.io/v1beta1","lastUpdatedTime":"2024-10-21T12:26:40Z","imageRef":"testimage-anonpull","credentialMapping":{"docker.io/testing/test":{"nodePodsAccessible":true}}}"#,

@@ -1,24 +1,25 @@
-//! The address that this node is reached at, when nobody said it.
+//! Chooses the node's address if none is configured.
 
 use std::net::{IpAddr, Ipv4Addr, ToSocketAddrs, UdpSocket};
 
 use model::node::HostAddresses;
 
-/// Reserved for documentation: no host has them, so the route to them is the route to everywhere.
+/// Reserved for documentation: no host has them, so the route to them is the default route.
 const UNROUTED_TARGETS: [&str; 2] = ["203.0.113.1:9", "[2001:db8::1]:9"];
 
-/// What is known about this host's addresses.
+/// The addresses from which one is chosen.
 pub struct AddressCandidates {
-    /// What the host's name resolves to, in order.
+    /// The addresses that the host name resolves to, in order.
     pub named: Vec<IpAddr>,
-    /// What its interfaces have.
+    /// The addresses of the host's interfaces.
     pub local: Vec<IpAddr>,
-    /// Where the default routes leave from, IPv4 first.
+    /// The source addresses of the default routes, IPv4 first.
     pub routed: Vec<IpAddr>,
 }
 
 impl AddressCandidates {
-    /// The name's first usable IPv4 address, else its first IPv6 one, else where the default route leaves from.
+    /// The first usable IPv4 address of the host name, else its first IPv6 address, else the default route's source
+    /// address.
     pub fn choose(&self) -> IpAddr {
         let usable = |address: &&IpAddr| usable(address) && self.local.contains(address);
         let named = || self.named.iter().filter(usable);
@@ -27,7 +28,7 @@ impl AddressCandidates {
         *chosen.or(routed).unwrap_or(&IpAddr::V4(Ipv4Addr::LOCALHOST))
     }
 
-    /// The ones that a node may be reached at.
+    /// Keeps the addresses at which a node can be reached.
     pub fn usable(mut self) -> HostAddresses {
         for list in [&mut self.local, &mut self.named, &mut self.routed] {
             list.retain(usable);
@@ -44,7 +45,7 @@ fn usable(address: &IpAddr) -> bool {
     !(link_local || address.is_loopback() || address.is_multicast() || address.is_unspecified())
 }
 
-/// What a name resolves to. Blocks for as long as the resolver does.
+/// Resolves a name. Blocks for as long as the resolver does.
 pub fn resolve(host: &str) -> Vec<IpAddr> {
     match (host, 0).to_socket_addrs() {
         Ok(addresses) => addresses.map(|address| address.ip()).collect(),
@@ -52,7 +53,7 @@ pub fn resolve(host: &str) -> Vec<IpAddr> {
     }
 }
 
-/// The source addresses of packets to far away. Connecting a UDP socket picks one; no packet is sent.
+/// The source addresses of packets to remote hosts. Connecting a UDP socket selects one; no packet is sent.
 pub fn routed() -> Vec<IpAddr> {
     let source = |target: &&str| {
         let local = if target.starts_with('[') { "[::]:0" } else { "0.0.0.0:0" };
@@ -85,7 +86,7 @@ mod tests {
         check(&["10.0.0.5"], &["10.0.0.5", "127.0.0.1"], Some("10.9.9.9"), "10.0.0.5");
         check(&["2001:db8::5", "10.0.0.5"], &["2001:db8::5", "10.0.0.5"], None, "10.0.0.5");
         check(&["2001:db8::5"], &["2001:db8::5"], Some("10.9.9.9"), "2001:db8::5");
-        // Debian names the host 127.0.1.1.
+        // Debian resolves the host name to 127.0.1.1.
         check(&["127.0.1.1"], &["127.0.1.1"], Some("10.9.9.9"), "10.9.9.9");
         check(&["10.0.0.5"], &["10.9.9.9"], Some("10.9.9.9"), "10.9.9.9");
         check(

@@ -1,6 +1,6 @@
-//! What this host is: sizes, versions, addresses and texts, read from `/proc`, `/sys` and `/etc`.
+//! Facts about this host: sizes, versions, addresses and IDs, read from `/proc`, `/sys` and `/etc`.
 //!
-//! Only the size of the memory must be there. Everything else is absent where the host has no such file.
+//! Only the size of the memory is required. Any other fact is absent if the host does not have its file.
 
 mod address;
 pub(crate) mod parse;
@@ -20,14 +20,14 @@ use ports::{FactsError, HostFactsSource};
 
 use crate::cgroup::{CgroupLayout, detect_in};
 
-/// How long the resolver may think about our own name.
+/// How long the resolver may take for our own name.
 const NAME_DEADLINE: Duration = Duration::from_secs(5);
 
-/// More than any file that is read here has.
+/// Larger than any file that is read here.
 const MAX_FILE_BYTES: u64 = 8 << 20;
 
 const CGROUP_ROOT: &str = "/sys/fs/cgroup";
-/// Tells of subordinate ids, wherever they are kept.
+/// The program that prints subordinate IDs, wherever they are stored.
 const GETSUBIDS: &str = "getsubids";
 const CPU_ROOT: &str = "/sys/devices/system/cpu";
 
@@ -37,15 +37,15 @@ pub struct FactsConfig {
     pub resolv_conf: String,
     /// The node's addresses as configured, primary first.
     pub node_ips: Option<Vec<String>>,
-    /// Directory of the agent, or the nearest one above it that exists: pods' local storage is there.
+    /// The agent's root directory, or the nearest existing one above it: pods' local storage is there.
     pub root_dir: PathBuf,
-    /// The name to look the node's address up by. Empty: the kernel's.
+    /// The name that is resolved to find the node's address. Empty: the kernel's host name.
     pub hostname: String,
-    /// Files that tell the machine's id: the first that says something counts.
+    /// Files with the machine ID: the first one with content is used.
     pub machine_id_files: Vec<String>,
-    /// The same of the id of this boot.
+    /// The same for the boot ID.
     pub boot_id_files: Vec<String>,
-    /// Where `/proc`, `/sys` and `/etc` are found: `/`, but in tests.
+    /// The directory that contains `proc`, `sys` and `etc`: `/`, except in tests.
     pub root: PathBuf,
 }
 
@@ -83,7 +83,7 @@ impl HostFactsReader {
         })
         .await
         .unwrap_or_default();
-        // A resolver that hangs keeps its thread, not us.
+        // A resolver that hangs blocks only its thread.
         let named = tokio::time::timeout(NAME_DEADLINE, background(move || address::resolve(&name))).await;
         let named = named.ok().and_then(Result::ok).unwrap_or_default();
         address::AddressCandidates { named, local, routed }
@@ -108,12 +108,12 @@ impl HostFactsSource for HostFactsReader {
     }
 }
 
-/// Whether the host swaps.
+/// Whether the host has swap in use.
 pub fn is_swap_enabled() -> bool {
     parse::swaps_in_use(&HostRoot { root: PathBuf::from("/") }.text("/proc/swaps"))
 }
 
-/// All but the addresses.
+/// Reads everything but the addresses.
 fn read(config: &FactsConfig) -> Result<HostFacts, FactsError> {
     let host = HostRoot { root: config.root.clone() };
     let meminfo = host.read("/proc/meminfo").map_err(|source| failed("/proc/meminfo", source))?;
@@ -125,7 +125,7 @@ fn read(config: &FactsConfig) -> Result<HostFacts, FactsError> {
         swap_bytes: parse::meminfo_bytes(&meminfo, "SwapTotal").unwrap_or(0),
         cpus: host.cpus(),
         online_cpus: parse::cpu_set(&host.text(&format!("{CPU_ROOT}/online"))).unwrap_or_default(),
-        // As upstream has it, what is not the unified hierarchy is version 1.
+        // As upstream: everything but the unified hierarchy counts as version 1.
         cgroup_version: cgroups.as_ref().map_or(CgroupVersion::V1, CgroupLayout::version),
         swap_controller: cgroups.is_some_and(|layout| host.swap_controller(&layout)),
         hugepage_sizes: parse::hugepage_sizes(&host.names("/sys/kernel/mm/hugepages")),
@@ -153,7 +153,7 @@ fn read(config: &FactsConfig) -> Result<HostFacts, FactsError> {
     })
 }
 
-/// What the administrator set aside for the user `kubelet`, if there is one and somebody can tell.
+/// The subordinate IDs of the user `kubelet`, if the user and `getsubids` exist.
 fn subordinate_ids(host: &HostRoot) -> Result<Option<IdRange>, FactsError> {
     if !host.text("/etc/passwd").lines().any(|line| line.starts_with("kubelet:")) {
         return Ok(None);
@@ -174,7 +174,7 @@ fn subordinate_ids(host: &HostRoot) -> Result<Option<IdRange>, FactsError> {
     range.map(Some).map_err(|problem| failed(GETSUBIDS, io::Error::other(problem)))
 }
 
-/// Go's words for what Rust calls the same.
+/// Go's names of the architectures.
 fn go_architecture(word: &str) -> &str {
     match word {
         "x86_64" => "amd64",
@@ -186,7 +186,7 @@ fn go_architecture(word: &str) -> &str {
     }
 }
 
-/// Zero when it can't be told. Before the first start, the directory above it will hold it.
+/// Zero if unknown. Before the first start the root directory is missing, so the directory above it is used.
 fn filesystem_size(directory: &Path) -> u64 {
     let sizes = directory.ancestors().filter_map(|path| rustix::fs::statvfs(path).ok());
     sizes.map(|size| size.f_blocks.saturating_mul(size.f_frsize)).next().unwrap_or(0)
@@ -221,7 +221,7 @@ impl HostRoot {
         self.text(path).trim().to_owned()
     }
 
-    /// Of the containers' own policy, or else of the one that the host's policy has for them.
+    /// From the SELinux policy for containers, or else the default of the host's policy.
     fn selinux_file_label(&self) -> String {
         let of_containers = self.read("/usr/share/containers/selinux/contexts");
         let contexts = of_containers.unwrap_or_else(|_| {
@@ -253,7 +253,7 @@ impl HostRoot {
         detect_in(Path::new(CGROUP_ROOT), &self.text("/proc/self/mountinfo"), &self.text("/proc/cgroups"))
     }
 
-    /// Whether the kernel counts swap by cgroup. The root of version 2 does not show it, every other cgroup does.
+    /// Whether the kernel accounts swap per cgroup. In version 2 the root cgroup does not show it, all others do.
     fn swap_controller(&self, layout: &CgroupLayout) -> bool {
         match layout {
             CgroupLayout::V1(hierarchies) => hierarchies
@@ -272,13 +272,13 @@ impl HostRoot {
         }
     }
 
-    /// Of the first file that says something.
+    /// The first word of the first file that has one.
     fn first_word(&self, paths: &[String]) -> String {
         let words = paths.iter().map(|path| self.trimmed_text(path));
         words.into_iter().find(|word| !word.is_empty()).unwrap_or_default()
     }
 
-    /// Firmware first; the device trees of PowerPC and s390 after it.
+    /// The firmware's first; then the device trees of PowerPC and s390.
     fn system_uuid(&self) -> String {
         let paths = [
             "/sys/class/dmi/id/product_uuid",

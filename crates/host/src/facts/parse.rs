@@ -1,4 +1,4 @@
-//! The kernel's small text formats. Pure, and for any input: what makes no sense is absent, never a panic.
+//! The kernel's small text formats. Pure, and for any input: what can't be parsed is absent and never causes a panic.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -34,7 +34,7 @@ pub fn subordinate_ids(users: &str, groups: &str) -> Result<IdRange, String> {
     }
 }
 
-/// The cpus that a list as `0-3,8` names. `None`: it is no such list, or names more than any machine has.
+/// The CPUs in a list such as `0-3,8`. `None`: it is not such a list, or names more CPUs than any machine has.
 pub fn cpu_set(list: &str) -> Option<BTreeSet<u32>> {
     const MAX_CPUS: u32 = 1 << 16;
     let mut found = BTreeSet::new();
@@ -49,7 +49,7 @@ pub fn cpu_set(list: &str) -> Option<BTreeSet<u32>> {
     Some(found)
 }
 
-/// How many cpus a list as `0-3,8` names.
+/// The number of CPUs in a list such as `0-3,8`.
 pub fn cpu_count(list: &str) -> Option<u32> {
     let mut count = 0u32;
     for range in list.trim().split(',') {
@@ -60,13 +60,13 @@ pub fn cpu_count(list: &str) -> Option<u32> {
     Some(count)
 }
 
-/// The `processor : 3` blocks of `/proc/cpuinfo`.
+/// The number of `processor : 3` blocks in `/proc/cpuinfo`.
 pub fn cpuinfo_count(cpuinfo: &str) -> u32 {
     let is_cpu = |line: &&str| line.split(':').next().is_some_and(|key| key.trim() == "processor");
     u32::try_from(cpuinfo.lines().filter(is_cpu).count()).unwrap_or(u32::MAX)
 }
 
-/// The value behind `name =` in a file of such lines, without quotes. Lines with `#` or `;` in front are remarks.
+/// The value after `name =` in a file of such lines, without quotes. Lines that start with `#` or `;` are comments.
 pub fn setting<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     let lines = text.lines().map(str::trim).filter(|line| !line.starts_with(['#', ';']));
     let pairs = lines.filter_map(|line| line.split_once('='));
@@ -75,7 +75,7 @@ pub fn setting<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     found.next().filter(|value| !value.is_empty())
 }
 
-/// Page size names, smallest first, of directories as `hugepages-2048kB`.
+/// The page size names, smallest first, of directories such as `hugepages-2048kB`.
 pub fn hugepage_sizes(directories: &[impl AsRef<str>]) -> Vec<String> {
     let kilobytes = |name: &str| name.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse::<u64>().ok();
     let mut sizes: Vec<u64> =
@@ -104,7 +104,7 @@ pub fn pretty_name(os_release: &str) -> Option<String> {
     (!name.is_empty()).then(|| name.to_owned())
 }
 
-/// The numbers of directories as `cpu12`, ascending.
+/// The numbers of directories such as `cpu12`, ascending.
 pub fn cpu_numbers(directories: &[impl AsRef<str>]) -> Vec<u32> {
     let mut numbers: Vec<u32> =
         directories.iter().filter_map(|name| name.as_ref().strip_prefix("cpu")?.parse().ok()).collect();
@@ -113,13 +113,13 @@ pub fn cpu_numbers(directories: &[impl AsRef<str>]) -> Vec<u32> {
     numbers
 }
 
-/// Whether `/proc/swaps` names anything below its heading.
+/// Whether `/proc/swaps` has lines below its heading.
 pub fn swaps_in_use(swaps: &str) -> bool {
     swaps.lines().skip(1).any(|line| !line.trim().is_empty())
 }
 
-/// A process's cgroup of version 2, in `/proc/<pid>/cgroup`. One that leads upwards (seen from another cgroup
-/// namespace) is none.
+/// The cgroup of version 2 in `/proc/<pid>/cgroup`. `None` for a path that leads upwards, as it is shown from another
+/// cgroup namespace.
 pub fn unified_cgroup(cgroup: &str) -> Option<&str> {
     let path = cgroup.lines().find_map(|line| line.strip_prefix("0::"))?;
     (path.starts_with('/') && path.split('/').all(|part| part != "..")).then_some(path)

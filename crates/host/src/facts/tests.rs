@@ -1,4 +1,4 @@
-//! On a tree of files that a test lays out, and on the host that runs the test.
+//! Tests on a tree of files, and on the host that runs the test.
 
 use std::fs;
 
@@ -23,7 +23,7 @@ async fn facts(dir: &TempDir) -> HostFacts {
         ..FactsConfig::default()
     };
     let facts = HostFactsReader::new(config).read().await.unwrap();
-    // Whatever the host that runs the test has.
+    // The values depend on the host that runs the test.
     HostFacts { addresses: HostAddresses::default(), root_fs_bytes: 0, architecture: String::new(), ..facts }
 }
 

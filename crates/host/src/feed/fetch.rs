@@ -1,4 +1,4 @@
-//! One GET, with redirects, a bound on the answer, and failures in one line.
+//! One GET request, with redirects, a limit on the response, and errors in one line.
 
 use bytes::Bytes;
 use http::header::LOCATION;
@@ -25,7 +25,7 @@ pub enum FetchResult {
 
 type HttpClient = Client<HttpsConnector<HttpConnector>, Empty<Bytes>>;
 
-/// Keeps connections. The system's certificates are read when https is first asked for.
+/// Keeps connections open. The system's certificates are read at the first https request.
 pub struct Fetcher {
     plain: HttpClient,
     secure: Option<HttpClient>,
@@ -104,7 +104,7 @@ fn client(tls: ClientConfig) -> HttpClient {
 }
 
 async fn content(response: Response<Incoming>) -> Result<Bytes, String> {
-    // Reaching the limit is too much already.
+    // A response of exactly the limit is too large already.
     match Limited::new(response.into_body(), MAX_BYTES - 1).collect().await {
         Ok(body) => Ok(body.to_bytes()),
         Err(error) if error.is::<LengthLimitError>() => Err("the answer has 10 MiB or more".to_owned()),
@@ -112,7 +112,7 @@ async fn content(response: Response<Incoming>) -> Result<Bytes, String> {
     }
 }
 
-/// `404 Not Found`, in the server's words.
+/// `404 Not Found`, with the server's reason phrase.
 fn status_line<B>(response: &Response<B>) -> String {
     let status = response.status();
     let own = response.extensions().get::<hyper::ext::ReasonPhrase>();

@@ -21,11 +21,11 @@ pub struct FileFeed {
 }
 
 impl FileFeed {
-    /// `path` may be missing, a file or a directory, and may change between them. Everything is looked at again
-    /// every `period` although nothing told of a change.
+    /// `path` may be missing, a file or a directory, and may change between them. Everything is read again every
+    /// `period`, even if no change was reported.
     pub fn new(path: impl Into<PathBuf>, period: Duration, decoder: ManifestDecoder) -> Self {
         let path = path.into();
-        // Also takes a trailing slash away.
+        // Also removes a trailing slash.
         let path = path.components().collect();
         let path = std::path::absolute(&path).unwrap_or(path);
         Self { path, period: period.max(Duration::from_millis(1)), decoder }
@@ -54,12 +54,12 @@ impl PodFeed for FileFeed {
 }
 
 struct Running {
-    /// Away only while it reads.
+    /// `None` only during a read.
     manifests: Option<Manifests>,
     watch: PathWatcher,
     notices: NoticeQueue,
     period: Duration,
-    /// When to look although nothing told of a change.
+    /// When to read next if no change is reported.
     look_at: Instant,
 }
 
@@ -69,7 +69,7 @@ impl Running {
             if let Some(notice) = self.notices.next() {
                 return notice;
             }
-            // The first time it is due at once.
+            // The first read is due at once.
             self.watch.wait(self.look_at).await;
             if self.look_at <= Instant::now() {
                 self.look_at = Instant::now() + self.period;
@@ -92,7 +92,7 @@ impl Running {
                 self.notices.take(reading);
             }
             Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
-            // The runtime is going down.
+            // The tokio runtime is shutting down.
             Err(_) => std::future::pending().await,
         }
     }

@@ -1,4 +1,4 @@
-//! The file feed on real files. Its period is an hour unless a test says so: what is seen was told by inotify.
+//! The file feed on real files. Its period is an hour unless a test says so, so changes are seen through inotify.
 
 use std::fs;
 use std::io::Write;
@@ -30,7 +30,7 @@ fn start_with(prepare: impl FnOnce(&Path), period: Duration) -> Bench {
     Bench { temp, path, feed }
 }
 
-/// On an empty directory, whose empty set was seen.
+/// Starts on an empty directory, whose empty set was delivered.
 async fn start() -> Bench {
     let mut bench = start_with(|path| fs::create_dir(path).unwrap(), HOUR);
     bench.expect(&["set"]).await;
@@ -51,7 +51,7 @@ impl Bench {
     fn remove(&self, name: &str) {
         fs::remove_file(self.path.join(name)).unwrap();
     }
-    /// A change that is surely told, so that nothing told before it means that nothing was to be told.
+    /// Makes a change that is surely delivered, to show that nothing was delivered before it.
     async fn expect_nothing_but(&mut self, marker: &str, set: &str) {
         self.write(marker, &format!("pod {marker}"));
         self.expect(&[set]).await;
@@ -96,7 +96,7 @@ async fn a_file_deleted_and_written_again_ends_its_pods_first() {
     b.remove("a");
     b.write("a", "pod a\npod b");
     b.expect(&["set ns/c", "set ns/a ns/b ns/c"]).await;
-    // While it is written, it says nothing new.
+    // While a file is being written, nothing new is delivered.
     b.remove("a");
     let mut file = fs::File::create(b.path.join("a")).unwrap();
     file.write_all(b"pod a\n").unwrap();
@@ -404,7 +404,7 @@ async fn runtime_classes_come_before_the_pods_that_may_need_them() {
     bench.expect(&["classes fast=crun", "set ns/a"]).await;
     bench.write("b", "class slow kata");
     bench.expect(&["classes fast=crun slow=kata"]).await;
-    // broken: what it said stays
+    // A broken file keeps its last good content.
     bench.write("b", "nonsense");
     bench.expect(&["problem @/b: @/b: can't read \"nonsense\""]).await;
     bench.write("b", "class slow other");

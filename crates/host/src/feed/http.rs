@@ -1,6 +1,6 @@
-//! The feed of an HTTP endpoint, asked once per period.
+//! The feed of an HTTP endpoint, which is read once per period.
 //!
-//! The URL may carry a user and a password. They are sent, and never shown.
+//! The URL may contain a user and a password. They are sent, and never logged.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -36,11 +36,11 @@ pub struct HttpFeed {
     fetcher: Fetcher,
 }
 
-/// What is asked for, and the name under which it is talked about.
+/// The URL to request, and its form for messages.
 pub struct Endpoint {
     pub url: Uri,
     pub headers: HeaderMap,
-    /// The URL without its secrets.
+    /// The URL without its credentials.
     pub redacted_url: String,
 }
 
@@ -92,7 +92,7 @@ impl Endpoint {
         Ok(Self { url, headers: sent, redacted_url: shown })
     }
 
-    /// Where a redirect leads. Secrets are for the host that they were given for.
+    /// The target of a redirect. Credentials are only sent to the host of the configured URL.
     pub fn redirected(&self, location: &str) -> Option<Self> {
         let scheme = self.url.scheme_str()?;
         let authority = self.url.authority()?;
@@ -116,7 +116,7 @@ impl Endpoint {
     }
 }
 
-/// A URL as it may be shown, also one that makes no sense: without whatever may be a user and a password.
+/// A URL for messages, even an invalid one: without anything that may be a user or a password.
 pub fn without_secrets(url: &str) -> String {
     let (scheme, rest) = url.split_once("://").map_or(("", url), |(scheme, rest)| (scheme, rest));
     let scheme = if scheme.is_empty() { String::new() } else { format!("{scheme}://") };
@@ -155,7 +155,7 @@ struct Running {
     ticks: tokio::time::Interval,
 }
 
-/// The last content that was decoded, and what came of it.
+/// The last content that was decoded, and the result.
 #[derive(Default)]
 struct LastAnswer {
     content: Option<bytes::Bytes>,

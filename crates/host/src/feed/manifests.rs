@@ -1,7 +1,7 @@
-//! The files of a directory (or the one file) and what they said last.
+//! The files of a directory (or the single file), and their last good content.
 //!
-//! A file is decoded again only when its content changed. One that can't be read or understood keeps the pods of
-//! its last good content for as long as it exists: an editor's half-written file must not kill a pod.
+//! A file is decoded again only if its content changed. One that can't be read or decoded keeps the pods of its last
+//! good content for as long as it exists: an editor's half-written file must not kill a pod.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
@@ -32,14 +32,14 @@ pub struct Manifests {
     files: BTreeMap<OsString, ManifestFile>,
 }
 
-/// What is known about files besides what is on disk.
+/// What the watch knows about files.
 #[derive(Clone, Debug, Default)]
 pub struct FileHints {
-    /// Written for certain: their time stamps are not trusted.
+    /// Written since the last read, so their timestamps are not trusted.
     pub changed: BTreeSet<OsString>,
-    /// Somebody is writing them right now: what is in them is not looked at.
+    /// Being written now: their content is not read.
     pub unfinished: BTreeSet<OsString>,
-    /// Deleted, and perhaps written again since: whoever deletes a manifest wants its pods to end first.
+    /// Deleted, and maybe created again since: their pods have to end first.
     pub deleted: BTreeSet<OsString>,
 }
 
@@ -47,7 +47,7 @@ pub struct FileHints {
 struct ManifestFile {
     /// The file's path.
     origin: String,
-    /// None: look into the file next time.
+    /// `None`: read the file next time.
     stamp: Option<Stamp>,
     content_hash: Option<u64>,
     pods: Vec<Arc<Pod>>,
@@ -78,7 +78,7 @@ impl Stamp {
         }
     }
 
-    /// Only a stamp that is older than the clock's grain tells a later write apart.
+    /// A timestamp younger than the clock granularity cannot show a second write, so the file is read again next time.
     #[allow(clippy::disallowed_methods)] // Compared with a file's own stamp, which no paused clock moves.
     fn if_settled(self) -> Option<Self> {
         let changed = Duration::from_secs(u64::try_from(self.changed.0).unwrap_or(0));
@@ -88,7 +88,7 @@ impl Stamp {
     }
 }
 
-/// Names that are not manifests: hidden files, and what editors leave beside a file they edit.
+/// Names that are not manifests: hidden files, and temporary files of editors.
 pub fn is_ignored(name: &OsStr) -> bool {
     let name = name.as_bytes();
     name.starts_with(b".")
@@ -122,7 +122,7 @@ impl Manifests {
         }
     }
 
-    /// A problem with the path as a whole; what was told about pods stays.
+    /// A problem with the path as a whole; the pods that were reported stay.
     fn path_problem(&self, why: &str) -> SourceSnapshot {
         let origin = self.path.display().to_string();
         let message = format!("{origin}: {why}");
@@ -164,7 +164,7 @@ impl Manifests {
         } else {
             read_file(&self.decoder, &self.path, known, hints.changed.contains(&name))
         };
-        // A file that never made sense says nothing, not even that there are no pods.
+        // A single file that never decoded successfully yields no pod set at all, so running pods are not removed.
         let was_good = now.as_ref().is_some_and(|known| known.was_good);
         self.files.extend(now.map(|now| (name, now)));
         let mut reading = SourceSnapshot { deleted_meanwhile: ended, ..self.collect() };
@@ -174,7 +174,7 @@ impl Manifests {
         reading
     }
 
-    /// All pods in order. Of two with one name the one in the later file counts.
+    /// All pods in order. If two have the same name, the one in the later file is used.
     fn collect(&self) -> SourceSnapshot {
         let mut problems: BTreeMap<String, String> = BTreeMap::new();
         let mut tell = |origin: String, message: String| {
@@ -239,7 +239,7 @@ fn list(dir: &Path) -> io::Result<Vec<OsString>> {
     Ok(names)
 }
 
-/// None: it is gone.
+/// `None`: the file was removed.
 fn read_file(
     decoder: &ManifestDecoder,
     path: &Path,
@@ -272,7 +272,7 @@ fn read_file(
     }
 }
 
-/// The stamp is that of the file which was read, taken before it was read.
+/// The stamp of the file that is read, taken before the read.
 fn content(path: &Path) -> io::Result<(Vec<u8>, Stamp)> {
     let flags = (OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC).bits();
     let file: File = OpenOptions::new().read(true).custom_flags(flags.cast_signed()).open(path)?;
@@ -293,7 +293,7 @@ impl ManifestFile {
         self.pods.iter().map(|pod| pod_name(pod))
     }
 
-    /// Its pods stay, and it is looked at again next time.
+    /// The file's pods stay, and it is read again next time.
     fn with_problem(self, why: &str) -> Self {
         Self { problem: Some(format!("{}: {why}", self.origin)), stamp: None, content_hash: None, ..self }
     }
@@ -313,7 +313,7 @@ impl ManifestFile {
             self.was_good = true;
             self.problem = None;
         } else {
-            // Of what was good before, whatever is not understood now may still be meant.
+            // If a part of the manifest can't be decoded, pods of the last good content may still be wanted.
             let missing = |old: &Arc<Pod>| !pods.iter().any(|new| key(new) == key(old));
             let kept: Vec<Arc<Pod>> = self.pods.into_iter().filter(missing).collect();
             pods.extend(kept);

@@ -1,8 +1,8 @@
-//! Where static pods come from: a directory, a file, or an HTTP endpoint.
+//! Sources of static pods: a directory, a file, or an HTTP endpoint.
 //!
-//! Both feeds deliver complete sets, only when they changed, and tell of problems once. What can't be read or
-//! understood never takes a running pod away: the last good state of that origin stays until the origin is
-//! fine again or gone.
+//! Both feeds deliver complete sets, only if they changed, and report problems once. A source that can't be read or
+//! decoded never removes a running pod: the last good state of that origin stays until the origin can be read again or
+//! is removed.
 
 mod fetch;
 mod file;
@@ -22,7 +22,7 @@ use model::runtime_class::RuntimeClasses;
 pub use self::http::{HttpFeed, HttpFeedError, without_secrets};
 pub use file::FileFeed;
 
-/// What a manifest says.
+/// The decoded content of a manifest.
 #[derive(Clone, Debug, Default)]
 pub struct DecodedManifest {
     pub pods: Vec<Pod>,
@@ -32,13 +32,13 @@ pub struct DecodedManifest {
     pub problems: Vec<String>,
 }
 
-/// Turns the bytes from an origin (file path or URL) into pods. Injected: how pods are written is not the host's matter.
+/// Decodes the bytes from an origin (file path or URL) into pods. Injected, because the host does not know the format.
 pub type ManifestDecoder = Arc<dyn Fn(&str, &[u8]) -> DecodedManifest + Send + Sync>;
 
-/// No file or response that reaches this is read.
+/// Files and responses of this size or more are not read.
 const MAX_BYTES: usize = 10 << 20;
 
-/// A manifest that makes the decoder panic is a bad manifest, not the end of the feed.
+/// A manifest that makes the decoder panic counts as a bad manifest, and the feed goes on.
 fn decode(decoder: &ManifestDecoder, origin: &str, content: &[u8]) -> DecodedManifest {
     std::panic::catch_unwind(AssertUnwindSafe(|| decoder(origin, content))).unwrap_or_else(|_| {
         DecodedManifest {
@@ -48,7 +48,7 @@ fn decode(decoder: &ManifestDecoder, origin: &str, content: &[u8]) -> DecodedMan
     })
 }
 
-/// Namespace and name: what two pods of one feed may not share.
+/// Namespace and name, which are unique in a feed.
 fn key(pod: &Pod) -> (&str, &str) {
     let meta = &pod.metadata;
     (meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default())

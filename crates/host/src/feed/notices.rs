@@ -1,4 +1,4 @@
-//! From readings to notices: only what changed is told.
+//! Compares each snapshot with the last one and reports only what changed.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -17,18 +17,19 @@ pub fn pod_name(pod: &Pod) -> PodName {
     (namespace.to_owned(), name.to_owned())
 }
 
-/// What one look at the source found.
+/// The result of one read of the source.
 #[derive(Clone, Debug, Default)]
 pub struct SourceSnapshot {
-    /// None: can't be told now, whatever was told before stays.
+    /// `None`: unknown now; what was reported before stays.
     pub pods: Option<Vec<Arc<Pod>>>,
-    /// Counts only together with pods.
+    /// Only valid together with pods.
     pub runtime_classes: RuntimeClasses,
-    /// Count only together with pods.
+    /// Only valid together with pods.
     pub objects: LocalObjects,
-    /// All problems there are now, by origin.
+    /// All present problems, by origin.
     pub problems: BTreeMap<String, String>,
-    /// Pods that were gone for a moment since the look before: they are told to be gone, although they are there again.
+    /// Pods whose manifest was deleted and re-created between two reads. They are reported as removed first, so that
+    /// they restart.
     pub deleted_meanwhile: BTreeSet<PodName>,
 }
 
@@ -100,7 +101,7 @@ impl NoticeQueue {
     }
 }
 
-/// Files that did not change give the very same objects: only others are compared word by word.
+/// An unchanged file gives the very same objects, so only others are compared field by field.
 fn same(told: &[Arc<Pod>], now: &[Arc<Pod>]) -> bool {
     told.len() == now.len() && told.iter().zip(now).all(|(a, b)| Arc::ptr_eq(a, b) || a == b)
 }

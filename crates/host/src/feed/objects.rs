@@ -1,4 +1,4 @@
-//! Objects of several files: of two with one name the one in the later file counts, as with pods.
+//! Objects of several files: if two have the same name, the one in the later file is used, as with pods.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ pub struct MergedObjects {
 }
 
 impl MergedObjects {
-    /// Gives the origins whose objects are replaced, each with a sentence about it.
+    /// Returns the origins whose objects are replaced, each with a message.
     pub fn add(&mut self, origin: &str, objects: &LocalObjects) -> Vec<(String, String)> {
         let mut replaced = Vec::new();
         let mut tell = |earlier: Option<String>, kind: &str, namespace: &str, name: &str| {
@@ -43,7 +43,7 @@ impl MergedObjects {
     }
 }
 
-/// Of what was good before, whatever is not understood now may still be meant.
+/// If a part of a file can't be decoded, objects of its last good content may still be wanted.
 pub fn keep_missing(now: &mut LocalObjects, before: LocalObjects) {
     let mut all = MergedObjects::default();
     all.add("", &before);

@@ -1,13 +1,12 @@
-//! Being told of changes to a path by inotify.
+//! Watches a path for changes with inotify.
 //!
-//! Two watches: the path itself, and the nearest existing directory above it, which tells when the path
-//! comes, goes or is replaced. Both are renewed before every read ([`Watch::arm`] is idempotent), so a directory
-//! that was deleted and made again is watched again. Without inotify (the node's limit is reached) the period
-//! of the feed is what remains.
+//! There are two watches: on the path itself, and on the nearest existing directory above it, which shows when the path
+//! is created, removed or replaced. Both are renewed before every read ([`PathWatcher::renew_watches`] is idempotent),
+//! so a directory that was deleted and created again is watched again. Without inotify (the node's limit is reached)
+//! changes are found only at the feed's period.
 //!
-//! A file that somebody is writing is not reported before the writer closed it: `CREATE` and `MODIFY` mark it as
-//! unfinished, `CLOSE_WRITE` (or a rename over it) as changed. A writer that never closes is waited for
-//! one period.
+//! A file that is being written is not reported before its writer closed it: `CREATE` and `MODIFY` mark it as
+//! unfinished, `CLOSE_WRITE` (or a rename over it) as changed. If the writer never closes it, we wait for one period.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -25,12 +24,12 @@ use super::manifests::{FileHints, is_ignored};
 pub struct PathWatcher {
     path: PathBuf,
     stream: Option<EventStream<Vec<u8>>>,
-    /// The path itself.
+    /// The watch on the path itself.
     inner: Option<WatchDescriptor>,
-    /// A directory above it, and the name below that which leads to the path.
+    /// The watch on a directory above, and the name in it that leads to the path.
     outer: Option<(WatchDescriptor, OsString)>,
     hints: FileHints,
-    /// Unfinished files, and how many periods have ended since.
+    /// Unfinished files, and how many periods have passed since they were marked.
     writing: BTreeMap<OsString, u32>,
 }
 
@@ -47,16 +46,16 @@ impl PathWatcher {
         }
     }
 
-    /// What was learned since the last call. Ask for it after [`Watch::arm`] and right before reading.
+    /// What was learned since the last call. Ask for it after [`PathWatcher::renew_watches`] and right before reading.
     pub fn take_hints(&mut self) -> FileHints {
         let mut hints = std::mem::take(&mut self.hints);
         hints.unfinished = self.writing.keys().cloned().collect();
-        // What is written again is not read yet: that it was deleted is told together with what is in it then.
+        // A file that was deleted and is being rewritten is reported as deleted only when the rewrite is complete.
         self.hints.deleted = hints.deleted.extract_if(.., |name| self.writing.contains_key(name)).collect();
         hints
     }
 
-    /// Renews the watches. Changes after this are not missed.
+    /// Renews the watches. Changes after this call are not missed.
     pub fn renew_watches(&mut self) {
         if let Err(error) = self.try_renew_watches() {
             tracing::warn!(path = %self.path.display(), %error, "inotify is not available, polling every fileCheckFrequency");
@@ -87,14 +86,14 @@ impl PathWatcher {
             let used =
                 self.inner.as_ref() == Some(&old) || self.outer.as_ref().is_some_and(|(w, _)| *w == old);
             if !used {
-                // Fails when the kernel removed it first.
+                // Fails if the kernel removed the watch already.
                 let _ = watches.remove(old);
             }
         }
         Ok(())
     }
 
-    /// Returns when something is worth a look, or at the deadline.
+    /// Returns when the path should be read, or at the deadline.
     pub async fn wait(&mut self, deadline: Instant) {
         loop {
             let Some(stream) = &mut self.stream else {
@@ -106,7 +105,7 @@ impl PathWatcher {
                 () = tokio::time::sleep_until(deadline) => return self.period_ended(),
             };
             let mut worth = self.note(event);
-            // All that has happened already counts for one look.
+            // All events that have arrived already are covered by one read.
             while let Some(event) = self.stream.as_mut().and_then(|stream| stream.next().now_or_never()) {
                 worth |= self.note(event);
             }
@@ -137,7 +136,7 @@ impl PathWatcher {
             }
         };
         if event.mask.contains(EventMask::Q_OVERFLOW) {
-            // Events were lost: whatever they said, look at everything.
+            // Events were lost, so everything has to be read.
             self.writing.clear();
             return true;
         }
@@ -162,7 +161,7 @@ impl PathWatcher {
         }
     }
 
-    /// An event about a manifest: true if it is worth a look now.
+    /// An event about a manifest. Returns true if the file should be read now.
     fn note_file(&mut self, path: &Path, name: OsString, mask: EventMask) -> bool {
         if is_ignored(&name) && !may_be_linked_to(&name, mask) {
             return false;
@@ -189,7 +188,7 @@ impl PathWatcher {
     }
 }
 
-/// Each try comes one directory nearer; whoever makes and removes directories faster is left to the period.
+/// Each attempt gets one directory closer. If directories are created and removed faster, only the period remains.
 const WATCH_TRIES: usize = 64;
 
 const SELF_GONE: EventMask =
@@ -234,7 +233,7 @@ fn watch_above(
                 Err(error) => return Err(error),
             }
         }
-        // The next directory may have been made before this one was watched: then that one is nearer.
+        // If the next directory was created before this watch was added, that one is closer.
         if child == path || !child.is_dir() {
             break;
         }
@@ -246,12 +245,12 @@ fn is_absent(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
-/// Hidden names matter when they are renamed or made as links: manifests may be links through them (`..data`).
+/// Hidden names matter when they are renamed or created as symlinks: manifests may be symlinks through them (`..data`).
 fn may_be_linked_to(name: &OsStr, mask: EventMask) -> bool {
     name.as_bytes().starts_with(b"..") && mask.intersects(EventMask::MOVED_TO | EventMask::CREATE)
 }
 
-/// A regular file appears empty and is then written. One with a second name was linked here complete.
+/// A regular file is created empty and then written. One with a second hard link was linked here complete.
 fn has_a_writer(path: &Path) -> bool {
     path.symlink_metadata().is_ok_and(|meta| meta.is_file() && meta.nlink() == 1)
 }

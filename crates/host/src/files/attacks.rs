@@ -1,5 +1,5 @@
-//! Known attacks on kubelets, as regression tests. Each is first carried out against the simple way to do the job, where
-//! it works; then against ours.
+//! Known attacks on kubelets, as regression tests. Each is first carried out against a naive implementation, where it
+//! succeeds, and then against ours.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -16,7 +16,7 @@ use super::layout::FilesLayout;
 use super::testing::{Mounts, bind};
 use super::{container, content, fs_group, sub_path, tear_down, termination, tree};
 
-/// A node with a pod on it, and something that is none of the pod's business.
+/// A node with a pod, and a file that does not belong to the pod.
 struct Node {
     mounts: Mounts,
     temp: tempfile::TempDir,
@@ -75,7 +75,7 @@ impl Node {
         };
         sub_path::prepare(&mount, &self.target()).map_err(|error| error.to_string())
     }
-    /// The simple way: look whether the path leads out, then mount it.
+    /// The naive implementation: check whether the path leads out, then mount it.
     fn naive_sub_path(&self, name: &str, check: bool, meanwhile: impl FnOnce()) -> bool {
         let wanted = self.volume().join(name);
         let inside =
@@ -111,12 +111,12 @@ fn a_sub_path_through_a_symlink() {
         assert!(!refused.contains("host"), "the message does not tell what is there: {refused}");
         assert_eq!(node.mounts.count(), 0);
     }
-    // And nothing is made on the host through it.
+    // And nothing is created on the host through it.
     assert!(node.sub_path("absolute/new/dir").is_err());
     assert!(!node.host().join("new").exists());
 }
 
-/// CVE-2021-25741: the symlink is put there between the look and the mount.
+/// CVE-2021-25741: the symlink is created between the check and the mount.
 #[test]
 fn a_sub_path_swapped_between_check_and_use() {
     let node = node();
@@ -139,7 +139,7 @@ fn a_sub_path_swapped_between_check_and_use() {
             }
         });
         let tries = std::panic::AssertUnwindSafe(|| {
-            // Until both ends were seen often; the number of rounds only bounds a broken run.
+            // Until both results were seen often; the number of rounds only bounds a failing run.
             for _ in 0..100_000 {
                 if mounted >= 20 && refused >= 20 {
                     break;
@@ -181,7 +181,7 @@ fn an_update_that_removes_what_is_old() {
     content::set_up(&path, &wanted("one")).unwrap();
     let relative = Path::new("../../../../../../host");
     plant(relative);
-    // The simple way: what `..data` led to is old, and goes.
+    // The naive implementation: the old target of `..data` is removed.
     let old = path.join(fs::read_link(path.join("..data")).unwrap());
     fs::remove_dir_all(old).unwrap();
     assert!(!node.host().exists(), "the attack works");
@@ -194,7 +194,7 @@ fn an_update_that_removes_what_is_old() {
         assert!(node.is_unharmed(), "{}", target.display());
         assert_eq!(fs::read_to_string(path.join("a")).unwrap(), format!("new {number}"));
     }
-    // The old directory itself is a way out by then.
+    // By then the old directory itself is a symlink to the outside.
     let old = path.join(fs::read_link(path.join("..data")).unwrap());
     fs::remove_dir_all(&old).unwrap();
     symlink(node.host(), &old).unwrap();
@@ -202,7 +202,7 @@ fn an_update_that_removes_what_is_old() {
     assert!(node.is_unharmed());
 }
 
-/// Tear-down of a volume in which a container, by a shared mount, has mounted the host's disk.
+/// Tear-down of a volume in which a container has mounted the host's disk, through a shared mount.
 #[test]
 fn a_tear_down_through_a_mount() {
     let node = node();
@@ -219,7 +219,7 @@ fn a_tear_down_through_a_mount() {
     assert!(node.is_unharmed());
 }
 
-/// fsGroup changes owners as root: a link in the volume must not make it change the host's.
+/// fsGroup changes owners as root: through a symlink in the volume it must not change the host's files.
 #[test]
 fn a_change_of_group_through_a_symlink() {
     let node = node();

@@ -1,8 +1,8 @@
-//! Opening things inside a volume, so that no symlink and no race leads out of it.
+//! Opens files inside a volume, so that no symlink and no race leads out of it.
 //!
-//! The kernel does it in one call (`openat2`, since 5.6). Where that is missing, or a filter in front of the agent
-//! refuses it, the same is done by hand: component by component, each opened in the descriptor of the one before and
-//! never through a symlink; links are read and followed here, and mounts are told apart by the kernel's number for them.
+//! The kernel does this in one call (`openat2`, since 5.6). If the call is missing or blocked by a seccomp filter, the
+//! path is opened component by component, each in the descriptor of the one before and never through a symlink.
+//! Symlinks are read and followed here, and mounts are recognized by their mount ID.
 
 use std::collections::VecDeque;
 use std::ffi::{CStr, OsStr, OsString};
@@ -13,9 +13,9 @@ use std::path::{Component, Path};
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
-/// The kernel answers EAGAIN when a rename elsewhere disturbed its walk past `..`.
+/// The kernel returns EAGAIN if a rename elsewhere disturbed the resolution of `..`.
 const RESOLVE_TRIES: usize = 128;
-/// As many as the kernel follows.
+/// The kernel's limit.
 const MAX_LINKS: usize = 40;
 
 /// Symlinks are followed as long as they stay inside.
@@ -28,7 +28,7 @@ pub fn open_beneath(base: BorrowedFd<'_>, path: &Path, flags: OFlags) -> Result<
     }
 }
 
-/// By a path that stays inside and follows no link. `mode` is for what is made.
+/// Opens a path that stays inside and contains no symlink. `mode` is for a created file.
 pub fn open_without_symlinks(
     base: BorrowedFd<'_>,
     path: &Path,
@@ -49,27 +49,28 @@ pub fn open_subdir_on_same_mount(parent: BorrowedFd<'_>, name: &CStr) -> Result<
     open_dir_on_same_mount(parent, Path::new(OsStr::from_bytes(name.to_bytes())))
 }
 
-/// The same for a directory that lies deeper: nothing on the way is a symlink or a mount point either.
+/// The same for a directory that lies deeper: no part of the path is a symlink or a mount point.
 pub fn open_dir_on_same_mount(parent: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW;
     let resolve = ResolveFlags::NO_XDEV | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     match open_by_kernel(parent, path, flags, Mode::empty(), resolve | ResolveFlags::BENEATH) {
         Err(Errno::NOSYS | Errno::PERM) => {
             let found = open_by_hand(parent, path, flags, SymlinkPolicy::None)?;
-            // A mount on the way would have led to another mount as well, and nothing leads back.
+            // If a part of the path were a mount point, the result would be on another mount, since `..` is not
+            // followed.
             if mount_id(found.as_fd())? == mount_id(parent)? { Ok(found) } else { Err(Errno::XDEV) }
         }
         other => other,
     }
 }
 
-/// Opens a file by a path on which nothing is a symlink or a mount point, the file itself included.
+/// Opens a file by a path of which no part, nor the file itself, is a symlink or a mount point.
 pub fn open_file_on_same_mount(base: BorrowedFd<'_>, path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
     let flags = flags | OFlags::NOFOLLOW;
     let resolve = ResolveFlags::NO_XDEV | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     match open_by_kernel(base, path, flags, Mode::empty(), resolve | ResolveFlags::BENEATH) {
         Err(Errno::NOSYS | Errno::PERM) => {
-            // First without touching the content: the server of a mounted file may not answer.
+            // Opened without access to the content first: the server of a mounted file may hang.
             let own = mount_id(base)?;
             let (parent, name) = walk_to_parent(base, path)?;
             let way = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -102,7 +103,7 @@ fn open_by_kernel(
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum SymlinkPolicy {
-    /// Followed, as long as they stay inside.
+    /// Followed, but never to the outside.
     FollowInside,
     None,
 }
@@ -112,8 +113,8 @@ fn is_link(file: &OwnedFd) -> Result<bool, Errno> {
     Ok(rustix::fs::FileType::from_raw_mode(mode) == rustix::fs::FileType::Symlink)
 }
 
-/// Directories from `base` down to where the walk is. `..` of a link goes back along them, never by the disk's own `..`:
-/// a directory that is moved out of the volume meanwhile does not take the walk along.
+/// Descriptors from `base` to the current directory. `..` pops this stack instead of opening `..` on disk, so a
+/// directory that is moved out of the volume cannot lead the walk out.
 fn open_by_hand(
     base: BorrowedFd<'_>,
     path: &Path,
@@ -136,12 +137,12 @@ fn open_by_hand(
         let last = left.is_empty();
         let target = match rustix::fs::readlinkat(at, &part, Vec::new()) {
             Ok(target) => target,
-            // Not a link: a thing to go on with.
+            // Not a symlink: go on with this component.
             Err(Errno::INVAL) => {
                 let flags =
                     if last { flags | OFlags::NOFOLLOW | OFlags::CLOEXEC } else { way | OFlags::DIRECTORY };
                 let next = rustix::fs::openat(at, &part, flags, Mode::empty())?;
-                // One that took its place in between would be followed by whoever is given it.
+                // A symlink that replaced it in between would be followed by the user of the descriptor.
                 if flags.contains(OFlags::PATH) && is_link(&next)? {
                     return Err(Errno::LOOP);
                 }
@@ -154,7 +155,7 @@ fn open_by_hand(
             Err(errno) => return Err(errno),
         };
         if last && flags.contains(OFlags::NOFOLLOW) {
-            // The link itself, for who can open one.
+            // Open the symlink itself, for callers that can.
             return rustix::fs::openat(at, &part, flags | OFlags::CLOEXEC, Mode::empty());
         }
         followed += 1;
@@ -169,7 +170,7 @@ fn open_by_hand(
     rustix::fs::openat(at, c".", flags | OFlags::CLOEXEC, Mode::empty())
 }
 
-/// The directory that holds the last part of a path without links.
+/// The directory that holds the last component of a path without symlinks.
 fn walk_to_parent(base: BorrowedFd<'_>, path: &Path) -> Result<(OwnedFd, OsString), Errno> {
     let name = path.file_name().ok_or(Errno::INVAL)?.to_owned();
     let parent = path.parent().unwrap_or(Path::new(""));
@@ -190,7 +191,7 @@ fn parts(path: &Path) -> Result<VecDeque<OsString>, Errno> {
     Ok(parts)
 }
 
-/// `mnt_id` of an open file, which tells bind mounts of one filesystem apart.
+/// The `mnt_id` of an open file, which differs between bind mounts of one filesystem.
 fn mount_id(fd: BorrowedFd<'_>) -> Result<u64, Errno> {
     let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd()));
     let info = info.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
@@ -214,7 +215,7 @@ mod tests {
         rustix::fs::fstat(fd).unwrap().st_ino
     }
 
-    /// The walk by hand says what the kernel says, of every path through a tree with every kind of link.
+    /// The walk by hand gives the kernel's result for every path through a tree with every kind of symlink.
     #[test]
     fn by_hand_and_by_kernel_agree() {
         let temp = tempfile::tempdir().unwrap();
@@ -322,7 +323,8 @@ mod tests {
         }
     }
 
-    /// A directory that is swapped for a link just after it was looked at: an open that follows links falls for it.
+    /// A directory that is swapped for a symlink right after it was checked: an open that follows symlinks would leave
+    /// the volume.
     #[test]
     fn by_hand_a_link_that_comes_after_the_look_leads_nowhere() {
         let temp = tempfile::tempdir().unwrap();
@@ -353,7 +355,7 @@ mod tests {
                 }
             });
             let tries = std::panic::AssertUnwindSafe(|| {
-                // Until both ends were seen often; the number of rounds only bounds a broken run.
+                // Until both results were seen often; the number of rounds only bounds a failing run.
                 for round in 0..3_000_000_usize {
                     if opened >= 2_000 && refused >= 2_000 {
                         break;

@@ -1,4 +1,4 @@
-//! What has to be on disk before a pod's sandbox and containers are made.
+//! Creates what must be on disk before a pod's sandbox and containers.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -37,7 +37,7 @@ pub fn prepare(layout: &FilesLayout, uid: &PodUid, files: &ContainerFiles) -> Re
     Ok(())
 }
 
-/// Written in place: running containers of the pod have this very file mounted. Untouched when it says so already.
+/// Written in place, because running containers of the pod have this very file mounted. Not written if it is unchanged.
 fn write_hosts(path: &Path, text: &str) -> Result<(), FilesError> {
     if let Some(dir) = path.parent() {
         make_dirs(dir, 0o750)?;
@@ -57,14 +57,14 @@ fn write_hosts(path: &Path, text: &str) -> Result<(), FilesError> {
         return Ok(());
     }
     step("write the hosts file");
-    // The new text first and the cut after it: at no moment is the file empty.
+    // The new text is written before the file is truncated, so the file is never empty.
     rustix::fs::seek(&file, rustix::fs::SeekFrom::Start(0)).map_err(failed("write", path))?;
     file.write_all(text.as_bytes()).map_err(failed("write", path))?;
     step("cut the hosts file");
     file.set_len(text.len() as u64).map_err(failed("write", path))
 }
 
-/// Always a new file: whatever lies there (a symlink, say) is unlinked, never opened.
+/// Always creates a new file: whatever exists there (a symlink, say) is unlinked, never opened.
 fn make_termination_log(path: &Path) -> Result<(), FilesError> {
     if let Some(dir) = path.parent() {
         make_dirs(dir, 0o750)?;

@@ -1,4 +1,4 @@
-//! What is on disk of volumes of storage drivers: their places, and the records that outlive the agent.
+//! CSI volumes on disk: their directories, and the records that outlive the agent.
 //!
 //! ```text
 //! <root>/plugins/kubernetes.io/csi/<driver>/<sha256 of the handle>/globalmount     staged, once for the node
@@ -11,12 +11,12 @@
 //!       /pods/<uid>/volumeDevices/kubernetes.io~csi/<name>                         link to the published device
 //! ```
 //!
-//! A record is there before its driver is asked for anything, and goes after everything else. Directories are removed
-//! only empty, and never while something is mounted there: what a driver has left behind is somebody's data.
+//! A record is written before the first call to its driver, and removed after everything else. Directories are removed
+//! only if they are empty and nothing is mounted there, because what a driver has left there may be user data.
 //!
-//! Behind what a driver has mounted there may be a server that does not answer. Only the walk that gives a volume to its
-//! group goes there, and everything runs where it can be left behind ([`super::lanes`]): one piece of work per volume of
-//! a pod, and per staged volume, so that none of them waits for another's. Records lie beside what is mounted.
+//! What a driver has mounted may be on a server that hangs. Only the fsGroup walk reads inside the mounted volume. All
+//! work runs on threads that may hang ([`super::workers`]): one piece of work per volume of a pod, and per staged
+//! volume, so that no volume waits for another. Records lie next to what is mounted.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -42,14 +42,14 @@ const DRAFT: &str = "vol_data.json.new";
 const PLUGIN: &str = "plugins/kubernetes.io/csi";
 const CSI_PLUGIN_DIR: &str = "kubernetes.io~csi";
 const DEVICES: &str = "volumeDevices";
-/// More than any record comes to.
+/// Larger than any record.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// [`CsiFiles`] below the agent's root directory.
+/// [`CsiFiles`] in the agent's root directory.
 #[derive(Clone, Debug)]
 pub struct HostCsiFiles {
     pub(super) root: Arc<PathBuf>,
-    /// Not those of a pod's other volumes, which go on while one of a driver hangs.
+    /// Separate from the workers of a pod's other volumes, which continue while a CSI volume hangs.
     pub(super) workers: VolumeWorkers,
 }
 
@@ -58,12 +58,12 @@ impl HostCsiFiles {
         Self { root: Arc::new(root_dir.into()), workers: VolumeWorkers::new() }
     }
 
-    /// What there is to say about its work is heard there.
+    /// Sends notices about the work there.
     pub fn reporting_to(self, news: &HostVolumeNotices) -> Self {
         Self { workers: self.workers.reporting_to(news.sender()), ..self }
     }
 
-    /// Work at `path`, after earlier work on the same volume.
+    /// Runs work at `path` after earlier work on the same volume.
     async fn run_on_volume<T: Send + 'static>(
         &self,
         path: &str,
@@ -75,7 +75,7 @@ impl HostCsiFiles {
         self.workers.run(owner, WorkScope::Volume(&volume), what, move |_| work(&root, &path)).await
     }
 
-    /// Looks at records, which no server is behind. `whose` may look as often as it likes.
+    /// Reads records, which are on the node's own disk. The owner's reads may run concurrently.
     async fn read_records<T: Send + 'static>(
         &self,
         whose: String,
@@ -91,7 +91,7 @@ impl HostCsiFiles {
 impl CsiFiles for HostCsiFiles {
     async fn make_dir(&self, path: &str) -> Result<(), FilesError> {
         self.run_on_volume(path, format!("making {path}"), |root, path| {
-            // It is there, then, and is not touched: what is mounted may not answer.
+            // A mount point exists as a directory and is not touched: what is mounted may hang.
             if mounts()?.at(&resolved(root, path)?).is_some() {
                 return Ok(());
             }
@@ -183,7 +183,7 @@ impl CsiFiles for HostCsiFiles {
     }
 }
 
-/// Who has the volume at `path`, and what it is called there: a pod, or the node for what is staged and for records of
+/// The owner of the volume at `path`, and its name there: a pod, or the node for staged volumes and for records of
 /// devices.
 fn work_owner(root: &Path, path: &Path) -> (WorkOwner, String) {
     let inner = path.strip_prefix(root).unwrap_or(path);
@@ -201,7 +201,7 @@ fn work_owner(root: &Path, path: &Path) -> (WorkOwner, String) {
     }
 }
 
-/// Paths are made of names that others chose: they must stay where they belong.
+/// Paths contain names from outside, so they must not lead out of the root.
 fn below<'a>(root: &Path, path: &'a str) -> Result<&'a Path, FilesError> {
     let plain = Path::new(path).strip_prefix(root).is_ok_and(|rest| {
         rest.components().next().is_some()
@@ -213,7 +213,7 @@ fn below<'a>(root: &Path, path: &'a str) -> Result<&'a Path, FilesError> {
     Ok(Path::new(path))
 }
 
-/// Draft, sync, rename, sync of the directory: after a crash there is the old record or the new one.
+/// Write a draft, sync, rename, sync the directory: after a crash there is the old record or the new one.
 fn write_record(path: &Path, record: &VolumeRecord) -> Result<(), FilesError> {
     let dir = path.parent().unwrap_or(path);
     make_dirs(dir, 0o750)?;
@@ -288,7 +288,7 @@ fn published(root: &Path, uid: &PodUid) -> Result<Vec<CsiVolumeOnDisk>, FilesErr
     Ok(found)
 }
 
-/// Volumes of one pod or one driver that can't be listed. They are known to be there, and every other one is listed.
+/// A pod or driver whose volumes can't be listed. It is reported as existing, and all others are listed.
 fn unlisted(pod: Option<&PodUid>, dir: &Path, error: &FilesError) -> CsiVolumeOnDisk {
     let record = Err(error.user_message());
     CsiVolumeOnDisk { record, ..volume_at(pod, "", dir, dir, None) }
@@ -326,14 +326,14 @@ fn remove(root: &Path, place: &Path, record: Option<&Path>) -> Result<(), FilesE
         Err(error) => Err(error),
     };
     absent_is_ok(gone).map_err(failed("remove", place))?;
-    // Of an agent that died while it wrote one.
+    // A draft of an agent that was killed while it wrote.
     let draft = record.unwrap_or(place).with_file_name(DRAFT);
     step("remove the draft of a record");
     absent_is_ok(fs::remove_file(&draft)).map_err(failed("remove", &draft))?;
     remove_empty(place.parent().filter(|_| record.is_none()));
     let Some(record) = record else { return Ok(()) };
     let dir = record.parent();
-    // Of a device it has one more level; of a filesystem the driver's directory stays for its other volumes.
+    // A device's path has one more level. The driver's directory of a filesystem volume stays for its other volumes.
     let device = dir.filter(|dir| dir.file_name() == Some(OsStr::new("data"))).and_then(Path::parent);
     let published =
         device.and_then(|device| Some(device.with_file_name("publish").join(device.file_name()?)));
@@ -349,7 +349,7 @@ fn mounts() -> Result<MountTable, FilesError> {
     MountTable::read().map_err(failed("read", Path::new("/proc/self/mountinfo")))
 }
 
-/// As the mount table knows it.
+/// The path as the mount table shows it.
 fn resolved(root: &Path, place: &Path) -> Result<PathBuf, FilesError> {
     match root.canonicalize() {
         Ok(real) => Ok(real.join(place.strip_prefix(root).unwrap_or(place))),
@@ -357,7 +357,7 @@ fn resolved(root: &Path, place: &Path) -> Result<PathBuf, FilesError> {
     }
 }
 
-/// One that is not empty stays: something in it is still needed.
+/// A directory that is not empty stays: its content is still needed.
 fn remove_empty(dir: Option<&Path>) {
     if let Some(dir) = dir {
         step("remove a directory, if it is empty");
@@ -365,8 +365,8 @@ fn remove_empty(dir: Option<&Path>) {
     }
 }
 
-/// What an agent that died has left of volumes for the node, before it had a record of them and so before their drivers
-/// were asked for anything: nobody would ever look for it. For an agent that has not begun anything yet.
+/// Removes staging directories that have no record. The agent writes the record before the first CSI call, so no driver
+/// knows these volumes. Call this only at start, before any volume work.
 pub fn remove_volumes_without_record(root: &Path) -> Result<(), FilesError> {
     let mut result = Ok(());
     for one in staged(root)?.into_iter().filter(|one| matches!(one.record, Ok(None))) {
@@ -382,7 +382,7 @@ fn absent_is_ok(result: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// The root of the volume is as a finished run leaves it.
+/// Whether the root of the volume is as a finished run leaves it.
 fn root_matches(path: &Path, group: i64) -> bool {
     const WANTED: u32 = 0o2770;
     fs::metadata(path).is_ok_and(|root| i64::from(root.gid()) == group && root.mode() & WANTED == WANTED)
@@ -427,7 +427,7 @@ mod tests {
             fs::create_dir_all(volumes(uid)).unwrap();
         }
         fs::create_dir_all(volumes("c").join(CSI_PLUGIN_DIR).join("v")).unwrap();
-        // A link to itself can't be listed.
+        // A symlink to itself can't be listed.
         std::os::unix::fs::symlink(volumes("b").join(CSI_PLUGIN_DIR), volumes("b").join(CSI_PLUGIN_DIR))
             .unwrap();
         let found = files.list_volumes().await.expect("the others");

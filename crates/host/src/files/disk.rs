@@ -16,16 +16,16 @@ use super::program;
 use super::steps::step;
 use crate::mountinfo::MountTable;
 
-/// What `blkid` answers when it finds no filesystem, no partitions, nothing that it knows.
+/// Exit status of blkid if it finds no filesystem, no partitions and no other signature.
 const BLKID_NOTHING_FOUND: i32 = 2;
-/// How `fsck` ends when it mended what it found.
+/// Exit status of fsck: errors corrected (upstream: fsckErrorsCorrected).
 const FSCK_ERRORS_CORRECTED: i32 = 1;
 const FSCK_ERRORS_UNCORRECTED: i32 = 4;
-/// Filesystems, partition tables and volume managers all leave something in these.
+/// Filesystems, partition tables and volume managers all write something into this range.
 const BLANK_CHECK_START_BYTES: u64 = 4 << 20;
 const BLANK_CHECK_END_BYTES: u64 = 1 << 20;
 
-/// What is on a disk.
+/// What blkid finds on a disk.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum DiskContent {
     Nothing,
@@ -33,7 +33,7 @@ enum DiskContent {
     Partitions(String),
 }
 
-/// Mounts the disk at `at`, unless that was done before.
+/// Mounts the disk at `at`, if it is not mounted there.
 pub fn mount_device(device: &Path, at: &Path, volume: &LocalVolume) -> Result<(), FilesError> {
     make_dirs(at, 0o750)?;
     let real = at.canonicalize().map_err(failed("resolve", at))?;
@@ -50,14 +50,14 @@ pub fn mount_device(device: &Path, at: &Path, volume: &LocalVolume) -> Result<()
     let (device, at_text) = (device.to_string_lossy(), at.to_string_lossy());
     let words = ["-t", &fs_type, "-o", &options.join(","), "--", &device, &at_text];
     step("mount the disk");
-    // A journal may have to be gone through first.
+    // The mount may take long, because a journal may have to be replayed.
     program::run_long("mount", &words, Stdio::null()).inspect_err(|_| {
-        // Nothing is mounted there: an empty directory would only be in the way.
+        // Nothing is mounted there, so the empty directory is removed.
         let _ = std::fs::remove_dir(at);
     })
 }
 
-/// The filesystem that is on the disk; now, if there was nothing.
+/// Returns the disk's filesystem, after creating one if there is none.
 fn ensure_filesystem(device: &Path, at: &Path, volume: &LocalVolume) -> Result<String, FilesError> {
     let read_only = volume.read_only || volume.mount_options.iter().any(|option| option == "ro");
     let wanted = volume.fs_type.as_deref().unwrap_or("ext4");
@@ -68,7 +68,7 @@ fn ensure_filesystem(device: &Path, at: &Path, volume: &LocalVolume) -> Result<S
         }
         DiskContent::Filesystem(kind) if read_only => Ok(kind),
         DiskContent::Filesystem(kind) => match check_and_repair(device) {
-            // Half of a filesystem that an agent began to make, and that nobody has used since.
+            // Part of a filesystem that an agent started to create and that was never mounted.
             Err(_) if mark.is_set() => format(device, wanted, mark),
             Err(error) => Err(error),
             Ok(()) => mark.remove().map(|()| kind),
@@ -115,7 +115,7 @@ fn parse_blkid_output(text: &str) -> DiskContent {
     }
 }
 
-/// Formats a disk, if it is blank or if that was begun before.
+/// Formats a disk if it is blank or if an agent has already started to format it.
 fn format(device: &Path, fs_type: &str, mark: FormattingMarker) -> Result<String, FilesError> {
     if fs_type.is_empty() || !fs_type.chars().all(|c| c.is_ascii_alphanumeric()) {
         return Err(refused(format!("{fs_type:?} is no type of filesystem")));
@@ -141,11 +141,11 @@ fn format(device: &Path, fs_type: &str, mark: FormattingMarker) -> Result<String
     Ok(fs_type.to_owned())
 }
 
-/// Says that an agent began to format the disk that is mounted there, and has not mounted it since.
+/// Marker file: the agent started mkfs on this disk and has not yet mounted the result.
 ///
-/// A file beside the places where disks are mounted, which names the disk: another one that comes to stand under the same
-/// path is not meant. The program that formats has it open and locked as well: it may outlive the agent that started it,
-/// and nobody may touch the disk before it has ended.
+/// The file is next to the directories where disks are mounted and holds the identity of the disk, so that it does not
+/// count for another disk that gets the same path. mkfs has the file open and locked, because it may outlive the agent
+/// that started it, and the disk must not be touched before mkfs has ended.
 struct FormattingMarker {
     path: PathBuf,
     set: bool,
@@ -165,7 +165,7 @@ impl FormattingMarker {
         lock(&file, device, &path)?;
         let mut named = Vec::new();
         file.read_to_end(&mut named).map_err(failed("read", &path))?;
-        // Cut short while it was written, or of a disk that stood here before: no word about this one.
+        // A partly written marker, or one of another disk under this path, does not count for this disk.
         let set = named == disk_identity(device).map_err(failed("examine", device))?.as_bytes();
         Ok(FormattingMarker { path, set })
     }
@@ -174,14 +174,14 @@ impl FormattingMarker {
         self.set
     }
 
-    /// On disk for good when it returns. Who holds the file holds its lock.
+    /// The marker is synced to disk when this returns. The returned file holds the lock.
     fn set(&self, device: &Path) -> Result<File, FilesError> {
         if let Some(dir) = self.path.parent() {
             make_dirs(dir, 0o750)?;
         }
         step("note that the disk is formatted");
         let identity = disk_identity(device).map_err(failed("examine", device))?;
-        // Whoever has it locked still needs what is in it.
+        // A process that holds the lock still needs the content.
         let opened = File::options().create(true).truncate(false).write(true).open(&self.path);
         let mut file = opened.map_err(failed("write", &self.path))?;
         lock(&file, device, &self.path)?;
@@ -207,7 +207,7 @@ impl FormattingMarker {
     }
 }
 
-/// Which disk it is, not only where: the kernel counts disks as they come, from each start of the machine on.
+/// Identifies the disk itself, not its path: the kernel numbers disks in the order in which they appear since boot.
 fn disk_identity(device: &Path) -> std::io::Result<String> {
     let found = std::fs::metadata(device)?;
     let path = device.display();
@@ -215,7 +215,7 @@ fn disk_identity(device: &Path) -> std::io::Result<String> {
         return Ok(format!("{path} {}:{}\n", found.dev(), found.ino()));
     }
     let (major, minor) = (rustix::fs::major(found.rdev()), rustix::fs::minor(found.rdev()));
-    // Kernels before 5.15 don't count, and partitions have no number of their own.
+    // Kernels before 5.15 have no such number, and partitions have none of their own.
     let of = |file: String| std::fs::read_to_string(file).unwrap_or_default().trim().to_owned();
     let block = format!("/sys/dev/block/{major}:{minor}");
     let count = [of(format!("{block}/diskseq")), of(format!("{block}/../diskseq"))].join("/");
@@ -247,7 +247,7 @@ fn is_blank(device: &Path) -> std::io::Result<bool> {
         && zero(&mut file, end.saturating_sub(BLANK_CHECK_END_BYTES), BLANK_CHECK_END_BYTES)?)
 }
 
-/// What can be mended without a question is.
+/// Repairs what fsck can repair without asking.
 fn check_and_repair(device: &Path) -> Result<(), FilesError> {
     step("check the disk");
     let mut fsck = Command::new("fsck");
@@ -277,8 +277,8 @@ mod tests {
     use super::*;
     use crate::files::testing::plain_volume;
 
-    /// A program that another test starts has a copy of all our files until it begins, and so of a lock that was given
-    /// up meanwhile. On a busy machine that is long.
+    /// A program that another test starts holds copies of all our files until its exec, and so a lock that was released
+    /// meanwhile. On a busy machine that takes long.
     fn soon<T>(mut attempt: impl FnMut() -> Result<T, FilesError>) -> T {
         for _ in 0..100_000 {
             match attempt() {
@@ -339,7 +339,7 @@ mod tests {
         assert_eq!(detect_disk_content(&disk).unwrap(), DiskContent::Filesystem("ext4".into()));
     }
 
-    /// The mark is a licence to format: it is for one disk, and ends when there is a filesystem.
+    /// The marker permits formatting: it is valid for one disk, and is removed when the disk has a filesystem.
     #[test]
     fn a_mark_is_of_one_disk_and_does_not_stay() {
         let temp = tempfile::tempdir().unwrap();
@@ -357,7 +357,7 @@ mod tests {
         assert!(!mark(&at, &disk).path.exists(), "killed just after it was formatted");
     }
 
-    /// Somebody put another disk in the place of one that could not be formatted.
+    /// Another disk has the path of a disk that could not be formatted.
     #[test]
     fn a_mark_is_not_of_the_disk_that_comes_next() {
         let temp = tempfile::tempdir().unwrap();
@@ -379,7 +379,7 @@ mod tests {
         std::fs::write(&disk, vec![0; 8 << 20]).unwrap();
         let at = temp.path().join("plugins/mounts/pv");
         let held = FormattingMarker::of(&at, &disk).unwrap().set(&disk).unwrap();
-        // It has only its input of ours, as the program that outlives its agent.
+        // It inherits only this file, as an mkfs that outlives its agent.
         let mut program = Command::new("sleep").arg("60").stdin(held).spawn().unwrap();
         let error = FormattingMarker::of(&at, &disk).err().expect("not while it runs").to_string();
         assert!(error.contains("is still being formatted"), "{error}");

@@ -1,8 +1,8 @@
-//! How much of the disk a tree takes, for limits of local storage.
+//! Measures the disk usage of a tree, for limits of local storage.
 //!
-//! Containers write these trees while they are measured; [`crate::walk`] says how they are looked at. A figure that is
-//! not complete, because the tree changes all the time or parts can't be read, is still the least that is there. A tree
-//! that is nested too deep to be looked at counts as larger than any limit: nobody may hide files from it that way.
+//! Containers write these trees while they are measured; [`crate::walk`] describes how they are walked. If the tree
+//! keeps changing or parts can't be read, the result is a lower bound. A tree that is nested too deep counts as larger
+//! than any limit, so that no files can be hidden that way.
 
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -15,12 +15,12 @@ use super::layout::failed;
 use super::steps::WorkProgress;
 use crate::usage::count;
 
-/// `st_blocks` are of this size, whatever the filesystem's are.
+/// `st_blocks` counts in this unit, whatever the filesystem's block size is.
 const BLOCK: u64 = 512;
-/// How often a tree is looked at whose directories are moved meanwhile.
+/// How often a tree is walked if directories were moved during the walk.
 const TRIES: u32 = 3;
 
-/// Bytes of a directory with all in it, or of a file. Nothing there is nothing.
+/// Bytes of a directory with its content, or of a file. A missing path is empty.
 pub fn measure(path: &Path) -> Result<u64, FilesError> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let root = match rustix::fs::openat(CWD, path, flags, Mode::empty()) {
@@ -59,7 +59,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     fn blocks(bytes: u64) -> std::ops::Range<u64> {
-        // Directories and the filesystem's own blocks come on top.
+        // Directories and the filesystem's own blocks are added.
         bytes..bytes + 64 * 1024
     }
 
@@ -94,7 +94,7 @@ mod tests {
         assert!(measure(&volume.join("a/link")).is_err(), "a link is not followed");
     }
 
-    /// CVE-2020-8557: the hosts file is mounted into containers, which may fill the node's disk by it.
+    /// CVE-2020-8557: the hosts file is mounted into containers, which can fill the node's disk through it.
     #[test]
     fn a_hosts_file_that_grows_is_seen_to_grow() {
         let temp = tempfile::tempdir().unwrap();

@@ -14,8 +14,8 @@ use super::layout::{failed, make_dirs};
 use super::steps::step;
 use crate::mountinfo::MountTable;
 
-/// Idempotent: a volume that is marked ready (and mounted, where it is a mount) is left alone, since containers
-/// may be using it. After a reboot the marker is there but the mount is not.
+/// Idempotent: a volume that is marked ready (and mounted, if it is a mount) is not changed, since containers may be
+/// using it. After a reboot the marker exists but the mount does not.
 pub fn set_up(
     path: &Path,
     ready_marker: &Path,
@@ -43,7 +43,8 @@ pub fn set_up(
         }
     }
     if matches!(medium, EmptyDirMedium::HugePages { .. }) {
-        // Its root begins closed, unlike a tmpfs's. Also when an agent died between the mount and this.
+        // The root of a hugetlbfs is not world-writable at first, unlike a tmpfs's. This also covers an agent that was
+        // killed between the mount and this call.
         open_to_all(path)?;
     }
     if let Some(group) = fs_group {

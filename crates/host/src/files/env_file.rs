@@ -1,4 +1,4 @@
-//! Reading a file of variables from an emptyDir. A container wrote it, so nothing about it is certain.
+//! Reads a file of environment variables from an emptyDir. A container wrote it, so it may be anything.
 
 use std::fs::File;
 use std::io::Read;
@@ -16,7 +16,8 @@ use super::layout::FilesLayout;
 /// Larger files are refused.
 const BYTES_MAX: u64 = 64 * 1024;
 
-/// The text of the file. No part of its path may be a link, and it must be a regular file: a pipe would hold the reader.
+/// The text of the file. No part of its path may be a symlink, and it must be a regular file: a fifo would block the
+/// read.
 pub fn read(layout: &FilesLayout, uid: &PodUid, file: &EnvFile) -> Result<String, FilesError> {
     let shown = format!("{}/{}", file.volume, file.path);
     let io = |operation: &'static str, source: std::io::Error| FilesError::Io {

@@ -1,14 +1,14 @@
-//! fsGroup: a volume's files are made the group's, and usable for it.
+//! fsGroup: gives a volume's files to the group, with permissions for it.
 //!
 //! ```text
-//!   the walk that everybody shares ──> directories, when they are left
-//!                                 └──> files of a directory, a batch at a time ──> threads that change them
-//!   ... until it has ended ──> the volume's root, last: an interrupted walk is not taken for a finished one
+//!   walk ──> directories, when they are left
+//!    └─────> files of a directory, in batches ──> threads that change them
+//!   after the walk ──> the volume's root: an interrupted walk does not count as finished
 //! ```
-//! A container may have written the tree, and others may be writing it now. [`crate::walk`] says how it is walked over
-//! with bounded memory and few descriptors; files are changed by descriptors that name them. What vanishes meanwhile is
-//! nobody's loss; single files that can't be changed are logged, as in the reference: the volume stays usable. A walk that
-//! nobody waits for any more ends at its next file: the volume may soon be somebody else's.
+//! A container may have written the tree, and others may be writing it now. [`crate::walk`] describes how it is walked
+//! with bounded memory and few descriptors; files are changed through descriptors of the files themselves. Files that
+//! vanish meanwhile are ignored. Single files that can't be changed are logged, as upstream: the volume stays usable.
+//! When the caller is gone the walk stops at the next file, because the volume may be unstaged and reused.
 
 use std::ffi::{CStr, CString};
 use std::num::NonZeroUsize;
@@ -29,11 +29,11 @@ use super::layout::failed;
 use super::steps::{WorkProgress, step};
 use crate::walk::{Visitor, walk};
 
-/// What the group may do with the files.
+/// The permissions of the group.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum GroupAccess {
     ReadWrite,
-    /// Containers can't write there anyway.
+    /// Containers can't write to the volume anyway.
     ReadOnly,
 }
 
@@ -49,18 +49,18 @@ impl GroupAccess {
 const SETGID_AND_SEARCH: u32 = 0o2110;
 const FIRST_TOLD: Duration = Duration::from_secs(30);
 const TOLD_AGAIN: Duration = Duration::from_secs(60);
-/// After so many files it is looked how late it is.
+/// The clock is read once per this many files.
 const LOOKED_AT_CLOCK: u64 = 64;
-/// Names given to a thread at a time, and batches that wait for it: what they need is bounded by both.
+/// Names per batch, and batches in the queue: both bound the memory.
 const BATCH: usize = 256;
 const WAITING_BATCHES: usize = 2;
-/// So few files are not worth a thread.
+/// A directory with fewer files is not worth a thread.
 const FEW: usize = 8;
-/// More threads than this wait for the disk, not for each other.
+/// More threads would only wait for the disk.
 const MAX_THREADS: usize = 8;
-/// How often a volume is walked over whose directories are moved meanwhile.
+/// How often a walk is repeated if directories were moved during it.
 const TRIES: u32 = 3;
-/// Single files that can't be changed are named in the log up to this many.
+/// At most this many files that can't be changed are named in the log.
 const NAMED_IN_LOG: u64 = 20;
 
 /// Gives everything in the volume to the group.
@@ -94,7 +94,7 @@ impl FsGroupChange {
     }
 }
 
-/// The root comes last, and only after everything else: it says that the walk was finished.
+/// The root's group is changed last, after everything else: it shows that the walk was finished.
 fn change_tree(root: &OwnedFd, path: &Path, to: FsGroupChange, progress: Progress) -> Result<(), Errno> {
     let tree = FsGroupRun::new(path, to, progress);
     let walked = std::thread::scope(|scope| {
@@ -124,7 +124,7 @@ struct Batch {
     names: Vec<CString>,
 }
 
-/// Threads that change files, so that one does not wait for the disk or the server while the others could go on.
+/// Threads that change files concurrently, because each change may wait for the disk or the server.
 struct Workers<'scope> {
     senders: Vec<SyncSender<Batch>>,
     threads: Vec<ScopedJoinHandle<'scope, ()>>,
@@ -137,7 +137,7 @@ impl<'scope> Workers<'scope> {
         let (mut senders, mut threads) = (Vec::new(), Vec::new());
         for _ in 1..cores.min(MAX_THREADS) {
             let (sender, batches) = sync_channel(WAITING_BATCHES);
-            // Without threads the walk does all itself.
+            // Without threads the walk changes all files itself.
             let work = move || tree.change_batches(&batches);
             let Ok(thread) = std::thread::Builder::new().name("fsgroup".into()).spawn_scoped(scope, work)
             else {
@@ -149,7 +149,7 @@ impl<'scope> Workers<'scope> {
         Self { senders, threads, next: 0 }
     }
 
-    /// The batch is given back when no thread takes it.
+    /// The batch is returned if no thread takes it.
     fn offer(&mut self, mut batch: Batch) -> Result<(), Batch> {
         for _ in 0..self.senders.len() {
             self.next = (self.next + 1) % self.senders.len();
@@ -171,11 +171,11 @@ impl<'scope> Workers<'scope> {
     }
 }
 
-/// What the walk does with what it finds.
+/// Processes the entries of the walk.
 struct FsGroupVisitor<'scope> {
     tree: &'scope FsGroupRun<'scope>,
     workers: Workers<'scope>,
-    /// Files of the directory that is read.
+    /// Files of the directory that is being read.
     batch: Vec<CString>,
 }
 
@@ -245,20 +245,21 @@ impl Visitor for FsGroupVisitor<'_> {
 struct FsGroupRun<'a> {
     path: &'a Path,
     to: FsGroupChange,
-    /// Threads that share in the work tell of it as their own would.
+    /// The steps of helper threads count here too.
     pulse: WorkProgress,
     progress: Progress,
-    /// The first error that is of the machine, not of a file: parts of the volume may not have been seen.
+    /// The first I/O or resource error. With one the walk may have missed files, so it must not be reported as
+    /// finished.
     trouble: AtomicI32,
     /// Files that could not be changed.
     unchanged: AtomicU64,
 }
 
-/// When users are told of a walk that takes long: once that it does, then again and again how far it came.
+/// When users are notified of a long walk: once that it takes long, then repeatedly with the number of files.
 struct Progress {
     begun: Instant,
     files: AtomicU64,
-    /// Seconds from the beginning.
+    /// Seconds from the start.
     due: AtomicU64,
     first: u64,
 }
@@ -269,7 +270,7 @@ impl Progress {
         Self { begun: Instant::now(), files: AtomicU64::new(0), due: AtomicU64::new(first), first }
     }
 
-    /// One more file. `Some`: it is time to tell, the first time without a number.
+    /// Counts one file. `Some`: a notice is due, the first time without a number.
     fn file(&self) -> Option<Option<u64>> {
         let files = self.files.fetch_add(1, Ordering::Relaxed) + 1;
         if files.is_multiple_of(LOOKED_AT_CLOCK) {
@@ -279,7 +280,7 @@ impl Progress {
         }
     }
 
-    /// For one of the threads that come at the same time.
+    /// Called by several threads concurrently.
     fn at(&self, seconds: u64, files: u64) -> Option<Option<u64>> {
         let due = self.due.load(Ordering::Relaxed);
         let next = seconds + TOLD_AGAIN.as_secs();
@@ -320,8 +321,8 @@ impl<'a> FsGroupRun<'a> {
         }
     }
 
-    /// Through a descriptor that names the file itself: it can't become a symlink in between. What is mounted on it
-    /// (a file of somebody else) is not touched.
+    /// Changes the file through a descriptor of the file itself, so that it can't be replaced by a symlink in between.
+    /// A file that is mounted on it is not changed.
     fn file(&self, dir: BorrowedFd<'_>, name: &CStr) -> Result<(), Errno> {
         self.record_step();
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -338,7 +339,7 @@ impl<'a> FsGroupRun<'a> {
         if FileType::from_raw_mode(stat.st_mode) == FileType::Symlink {
             return Ok(());
         }
-        // The kernel may have taken bits away when the group changed.
+        // The kernel may have cleared mode bits when the group changed.
         let stat = rustix::fs::fstat(&file)?;
         let itself = CString::new(format!("/proc/self/fd/{}", file.as_raw_fd())).map_err(|_| Errno::INVAL)?;
         rustix::fs::chmod(itself, widened(stat.st_mode, self.to.bits))
@@ -370,7 +371,7 @@ impl<'a> FsGroupRun<'a> {
                 self.trouble.compare_exchange(0, errno.raw_os_error(), Ordering::Relaxed, Ordering::Relaxed);
         }
         if errno != Errno::NOENT && self.unchanged.fetch_add(1, Ordering::Relaxed) < NAMED_IN_LOG {
-            // Of a directory that lies too deep for a path nothing better is known than its volume.
+            // If the directory is nested too deep for a path, only its volume is named.
             let dir = std::fs::read_link(format!("/proc/self/fd/{}", dir.as_raw_fd()));
             let path = dir.unwrap_or_else(|_| self.path.to_owned()).join(&*name.to_string_lossy());
             tracing::warn!(path = %path.display(), error = %errno, "could not give the file to fsGroup");
@@ -386,7 +387,8 @@ impl<'a> FsGroupRun<'a> {
     }
 }
 
-/// Only mount points have this bit; a kernel that does not tell (before 5.8) is taken to have none on files.
+/// Only mount points have this attribute. A kernel that does not report it (before 5.8) is assumed to have no mounts on
+/// files.
 fn is_mount_point(file: BorrowedFd<'_>) -> bool {
     rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH, rustix::fs::StatxFlags::empty())
         .is_ok_and(|stat| stat.stx_attributes.contains(rustix::fs::StatxAttributes::MOUNT_ROOT))

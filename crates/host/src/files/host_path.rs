@@ -1,4 +1,4 @@
-//! hostPath volumes: nothing is mounted, only checked or made.
+//! hostPath volumes: nothing is mounted, the path is only checked or created.
 
 use std::fs::{DirBuilder, OpenOptions};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, OpenOptionsExt};
@@ -28,7 +28,7 @@ pub fn check(text: &str, check: HostPathCheck) -> Result<(), FilesError> {
         }
         HostPathCheck::FileOrCreate if missing => {
             step("make the host's file");
-            // create_new: through a dangling symlink nothing is made.
+            // create_new: nothing is created through a dangling symlink.
             let made = OpenOptions::new().write(true).create_new(true).mode(0o644).open(path);
             return made.map(drop).map_err(failed("create", path));
         }

@@ -1,4 +1,4 @@
-//! A filesystem whose server never answers: a real one, by the kernel's own protocol for such servers.
+//! Tests with a filesystem whose server never answers: a real one, by the kernel's protocol for such servers.
 
 use std::ffi::CString;
 use std::fs;
@@ -18,7 +18,7 @@ use super::testing::Mounts;
 use super::workers::VolumeWorkers;
 use super::{HostCsiFiles, HostPodFiles};
 
-/// Its server is this descriptor, which nobody reads. When it is dropped, everybody gets an error.
+/// The server is this descriptor, from which nothing is read. When it is dropped, all pending calls fail.
 struct DeadServer(#[allow(dead_code)] OwnedFd);
 
 fn mount_dead_server(at: &Path) -> DeadServer {
@@ -96,7 +96,7 @@ async fn a_dead_server_holds_up_its_own_pod_only() {
     hangs(again, "setting up volume \"share\"");
     hangs(away, "tearing down the volumes of pod bad");
 
-    // Its own other volumes, and a hundred other pods, come and go meanwhile.
+    // Meanwhile the pod's other volumes, and a hundred other pods, can be set up and torn down.
     b.set_up_empty_dir(&bad, EmptyDirMedium::Disk).await.unwrap();
     let others = (0..100).map(|number| {
         let b = &b;
@@ -112,7 +112,7 @@ async fn a_dead_server_holds_up_its_own_pod_only() {
     });
     futures::future::join_all(others).await;
 
-    // The server is given up by its administrator: what hung ends, and the pod can go.
+    // The administrator ends the server: the hung calls fail, and the pod can be removed.
     drop(server);
     let after = wait_for_the_end(&b, &bad).await;
     assert!(after.is_ok(), "{after:?}");
@@ -130,7 +130,7 @@ async fn wait_for_the_end(b: &Bench, uid: &PodUid) -> Result<(), FilesError> {
     b.take_away(uid).await
 }
 
-/// Somebody has mounted it in a volume of the pod: it is not ours to remove, and not to be waited for.
+/// Another process has mounted it in a volume of the pod: we must neither remove it nor wait for it.
 #[tokio::test]
 async fn a_dead_server_inside_a_volume_is_left_alone() {
     let b = bench().await;
@@ -149,7 +149,7 @@ async fn a_dead_server_inside_a_volume_is_left_alone() {
     assert!(!b.temp.path().join("root/pods/inner").exists());
 }
 
-/// A reading of the runtime waits for termination messages, so none of them may wait for a volume.
+/// A reading of the runtime waits for termination messages, so no message may wait for a volume.
 #[tokio::test]
 async fn a_dead_server_holds_up_no_termination_message() {
     let b = bench().await;
@@ -167,7 +167,7 @@ async fn a_dead_server_holds_up_no_termination_message() {
         mounted: vec![path(&share.join("inside")), path(&own)],
         log_fallback: None,
     };
-    // Every thread that volumes of this pod may have is stuck.
+    // Every worker thread for volumes of this pod is stuck.
     let volumes = ["a", "b", "c", "d"].map(|name| {
         let kind = VolumeKind::HostPath { path: path(&share.join(name)), check: HostPathCheck::Directory };
         VolumeSetup { name: name.into(), spec_name: name.into(), kind }
@@ -184,7 +184,7 @@ async fn a_dead_server_holds_up_no_termination_message() {
     assert_eq!(b.files.termination_message(&request).await, "the end");
     drop(server);
 
-    // The agent's own disk does not answer: the read is left behind, and the message says so.
+    // The agent's own disk hangs: the read is abandoned, and the message says so.
     let pods = b.temp.path().join("root/pods");
     let server = mount_dead_server(&pods);
     let message = b.files.termination_message(&request).await;
@@ -200,7 +200,7 @@ async fn a_dead_server_holds_up_no_termination_message() {
     panic!("the message can't be read after the disk answers again");
 }
 
-/// Volumes of drivers, as they are on disk.
+/// CSI volumes, as they are on disk.
 struct OfDrivers {
     root: std::path::PathBuf,
     files: HostCsiFiles,
@@ -218,7 +218,7 @@ impl OfDrivers {
         VolumeRecord { driver_name: "d".into(), volume_handle: handle.into(), ..Default::default() }
     }
 
-    /// The place of the volume of a pod, and its record.
+    /// The directory of a pod's volume, and its record.
     async fn publish(&self, uid: &str, name: &str) -> (String, String) {
         let dir = self.root.join(format!("pods/{uid}/volumes/kubernetes.io~csi/{name}"));
         let text = |name: &str| dir.join(name).to_str().unwrap().to_owned();
@@ -257,14 +257,14 @@ async fn a_dead_server_behind_a_driver_holds_up_its_own_volume_only() {
     hangs(rest, &format!("earlier work on {place}"));
     hangs(removed, "removing");
 
-    // What there is can be told, and a place that somebody mounted at is left in peace.
+    // Volumes can be listed, and a directory with a foreign mount is not touched.
     let (found, of_bad) =
         (d.files.list_volumes().await.unwrap(), d.files.list_pod_volumes(&PodUid::new("bad")).await);
     assert_eq!((found.len(), of_bad.unwrap().len()), (2, 1));
     d.files.make_dir(staging).await.unwrap();
     d.files.write_record(&stage_record, &OfDrivers::record("pv")).await.unwrap();
 
-    // The pod's other volume, and other pods with the same one, come and go.
+    // The pod's other volume, and other pods with the same volume, can be set up and torn down.
     let others = (0..30).map(|number| format!("good-{number}")).chain(["bad".to_owned()]);
     let others = others.map(|uid| {
         let d = &d;
@@ -278,7 +278,7 @@ async fn a_dead_server_behind_a_driver_holds_up_its_own_volume_only() {
     futures::future::join_all(others).await;
     assert_eq!(d.files.list_volumes().await.unwrap().len(), 2);
 
-    // Given up by its administrator: the walk ends, and what is mounted is still not ours to remove.
+    // The administrator ends the server: the walk ends, and what is mounted must still not be removed.
     drop((server, staged_server));
     for _ in 0..100 {
         match d.files.wait_until_idle(&place).await {

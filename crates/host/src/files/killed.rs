@@ -1,12 +1,13 @@
-//! The agent dies by SIGKILL at every step of setting up and of tearing down each kind of volume; then another comes.
+//! Tests that kill the agent with SIGKILL at every step of setting up and tearing down each kind of volume, and then
+//! start another agent.
 //!
 //! ```text
 //!   a process of its own ──(step 0, 1, 2, ... n)──> SIGKILL
-//!   this process:  goes on where it ended  ──> the volume is whole, nothing is mounted twice
-//!                  or takes the pod away   ──> nothing is left, and nothing of others is lost
+//!   this process:  continues there         ──> the volume is whole, nothing is mounted twice
+//!                  or removes the pod      ──> nothing of it is left, nothing else is lost
 //! ```
-//! The walk finds the steps by itself: it ends when the process gets through alive. Everything that changes the disk or
-//! the mount table tells of its step ([`super::steps::step`]).
+//! The test finds the steps by itself: it ends when the process survives. Everything that changes the disk or the mount
+//! table reports its step ([`super::steps::step`]).
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -37,7 +38,7 @@ const SIGKILL: i32 = 9;
 const SETTING_UP: &str = "files::killed::killed_at_every_step_of_setting_up";
 const TEARING_DOWN: &str = "files::killed::killed_at_every_step_of_tearing_down";
 
-/// In a process that is to die, before its n-th step.
+/// Kills a process that has to be killed before its n-th step.
 pub fn step(_name: &str) {
     static AT_STEP: OnceLock<Option<u64>> = OnceLock::new();
     static PASSED: AtomicU64 = AtomicU64::new(0);
@@ -64,7 +65,7 @@ impl Phase {
     }
 }
 
-/// A pod with one kind of volume, on a disk of its own.
+/// A pod with one kind of volume, on its own disk.
 struct Pod {
     files: HostPodFiles,
     base: PathBuf,
@@ -116,7 +117,7 @@ impl Pod {
         self.case.starts_with("sub-paths")
     }
 
-    /// What is of others, and was there before.
+    /// Files outside the pod that existed before.
     fn make_ground(&self) {
         fs::create_dir_all(self.outside.join("dir")).unwrap();
         fs::write(self.outside.join("precious"), "of others").unwrap();
@@ -125,7 +126,7 @@ impl Pod {
         now(self.files.make_pod_dirs(&self.uid, &self.log_dir())).unwrap();
     }
 
-    /// A disk of its own for those that have one. Its path is the same in every process.
+    /// The disk, for volumes that need one. Its path is the same in every process.
     fn make_disk(&self) -> Option<LoopDevice> {
         let has_disk = matches!(self.case, "local disk" | "sub-paths of a local disk" | "device");
         has_disk.then(|| {
@@ -234,7 +235,7 @@ impl Pod {
         }
     }
 
-    /// What the agent does, from the pod's directories to its containers.
+    /// The agent's work, from the pod's directories to its containers.
     fn set_up(&self) -> Result<(), FilesError> {
         now(async {
             self.files.make_pod_dirs(&self.uid, &self.log_dir()).await?;
@@ -257,14 +258,14 @@ impl Pod {
         match self.case {
             "emptyDir in memory" | "emptyDir of huge pages" | "secret" | "downwardAPI" | "projected" => 1,
             "local directory" | "local directory, read only" | "NFS" => 1,
-            // The node's, the pod's, and what containers see.
+            // The node's mount, the pod's, and those of containers.
             "local disk" | "sub-paths" => 2,
             "sub-paths of a local disk" => 4,
             _ => 0,
         }
     }
 
-    /// What a container leaves in a volume: files, directories and a way out.
+    /// What a container leaves in a volume: files, directories and symlinks to the outside.
     fn use_it(&self) {
         let writable = self.case.starts_with("emptyDir") || self.has_sub_paths() || self.is_persistent();
         if !writable || self.case.ends_with("read only") {
@@ -273,7 +274,7 @@ impl Pod {
         let volume = self.volume_dir();
         fs::create_dir_all(volume.join("a/b/data")).unwrap();
         if self.case == "emptyDir of huge pages" {
-            // It holds no plain files and no links.
+            // It holds no regular files and no symlinks.
             return;
         }
         fs::write(volume.join("a/b/data/kept"), "kept").unwrap();
@@ -340,7 +341,7 @@ impl Pod {
         assert_eq!(left, 0, "the node's mount points of disks, {when}");
     }
 
-    /// What outlives a pod has what the last one wrote.
+    /// Data that outlives a pod has the content that the last pod wrote.
     fn check_kept(&self, when: &str) {
         if !self.is_persistent() || self.case.ends_with("read only") {
             return;
@@ -352,7 +353,7 @@ impl Pod {
     }
 }
 
-/// Waits here: nothing else is to be done in these processes.
+/// Blocks: these processes have nothing else to do.
 pub fn now<T>(work: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(work)
 }
@@ -361,7 +362,7 @@ pub fn text(path: &Path) -> String {
     path.to_str().unwrap().to_owned()
 }
 
-/// The process that dies; or does not, at the end of a walk.
+/// The process that is killed, or survives at the end of the test.
 fn one_life(base: &Path, case: &str, phase: Phase) {
     let pod = Pod::new(base, case);
     match phase {
@@ -370,13 +371,13 @@ fn one_life(base: &Path, case: &str, phase: Phase) {
     }
 }
 
-/// A kernel without huge pages can't mount them; `empty_dir` tests what is said then.
+/// A kernel without huge pages can't mount them; `empty_dir` tests the error.
 fn cases() -> impl Iterator<Item = &'static str> {
     let huge = Path::new("/sys/kernel/mm/hugepages/hugepages-2048kB").exists();
     CASES.into_iter().filter(move |case| huge || *case != "emptyDir of huge pages")
 }
 
-/// True if the process died at that step; false if it has no so many. `test`: one that calls [`apart`].
+/// Returns true if the process was killed at that step, false if it has fewer steps. `test`: one that calls [`apart`].
 pub fn dies_at(test: &str, base: &Path, case: &str, phase: Phase, at: u64) -> bool {
     let mut life = Command::new(std::env::current_exe().unwrap());
     life.args(["--exact", test, "--nocapture", "--quiet"]);
@@ -390,7 +391,7 @@ pub fn dies_at(test: &str, base: &Path, case: &str, phase: Phase, at: u64) -> bo
     false
 }
 
-/// One place where the agent dies, and what the next one does.
+/// Kills the agent at one step, and runs the next agent.
 fn die_and_go_on(case: &str, phase: Phase, at: u64, wanted: bool) -> bool {
     let temp = tempfile::tempdir().unwrap();
     let pod = Pod::new(temp.path(), case);
@@ -440,8 +441,8 @@ fn walk(phase: Phase, fewest: u64) {
     }
 }
 
-/// A `mount` before the real one: it binds the server's directory, which is one of this machine, where NFS is asked for.
-/// The kernels that tests run on may have no NFS, and this is about what the agent does before and after.
+/// A `mount` program that comes first in PATH. For NFS it binds the server's directory, which is on this machine. The
+/// kernels that run the tests may have no NFS, and only the agent's work before and after the mount is tested.
 fn put_mount_program(dir: &Path) {
     let program = dir.join("mount");
     let script = "#!/bin/sh\nPATH=${PATH#*:}\n\
@@ -451,8 +452,8 @@ fn put_mount_program(dir: &Path) {
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
 }
 
-/// The walk has a process of its own, too: each start of another one holds all open files for a moment, and what other
-/// tests would unmount just then would be busy.
+/// The test has its own process too: each start of another process holds all open files for a moment, and unmounts of
+/// other tests would fail as busy then.
 pub fn apart(test: &str, one_life: impl FnOnce(&Path, &str, Phase), walk: impl FnOnce()) {
     if let [Ok(base), Ok(case), Ok(phase)] = [BASE, CASE, PHASE].map(std::env::var) {
         return one_life(Path::new(&base), &case, Phase::of(&phase));

@@ -1,10 +1,10 @@
-//! The agent dies by SIGKILL at every step on the disk below a storage driver's volume, and around each call; then another
-//! comes. As in [`super::killed`], which has the walk.
+//! Tests that kill the agent with SIGKILL at every disk step of a CSI volume, and around each call, and then start
+//! another agent. The procedure is in [`super::killed`].
 //!
-//! What has to be undone is found by records on the disk, so it is the state of such volumes, with the engine's calls, that
-//! dies and begins anew here. The driver really mounts. A call to it is two steps, before its work and after: the agent may die
-//! with the answer still out. A driver refuses what would be wrong: to unstage what is published, to take away what
-//! sub-paths still show.
+//! The clean-up depends on records on disk, so what is killed and restarted here is the state of CSI volumes with the
+//! engine's calls. The driver really mounts. A call to it is two steps, before and after its work, so the agent may be
+//! killed while the answer is pending. The driver refuses wrong calls: to unstage a published volume, and to unpublish
+//! one that sub-paths still show.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -42,15 +42,15 @@ use crate::mountinfo::MountTable;
 
 const DRIVER: &str = "d.example";
 const GROUP: u32 = 4711;
-/// Guards against waiting for ever; nothing here takes a part of it.
+/// Guards against a test that waits for ever; nothing here takes nearly as long.
 const STUCK: Duration = Duration::from_secs(120);
 
-/// No clock is looked at: nothing is tried again.
+/// Time does not pass: nothing is retried.
 const NOW: Now = Now { mono: Mono::ZERO, wall: Wall(0) };
 
 const CASES: [&str; 5] = ["filesystem", "filesystem, not staged", "of the pod itself", "device", "sub-paths"];
 
-// ---- the outside: it outlives the agent -------------------------------------------------------------------------------
+// ---- the outside: it outlives the agent ---------------------------------------------------------------------------
 
 /// Its volumes are directories, and one disk.
 struct Driver {
@@ -151,7 +151,7 @@ impl CsiDrivers for Driver {
     }
 }
 
-/// The driver is known already.
+/// The driver is registered already.
 struct NoSockets;
 
 #[async_trait]
@@ -167,7 +167,7 @@ impl PluginSockets for NoSockets {
     }
 }
 
-/// The claim, as the API server has it, in a file. A call is two steps here as well.
+/// The claim of the API server, in a file. A call is two steps here as well.
 struct Claims(PathBuf);
 
 impl Claims {
@@ -206,7 +206,7 @@ impl StorageApi for Claims {
     }
 }
 
-// ---- a pod with one such volume ----------------------------------------------------------------------------------------
+// ---- a pod with one such volume -----------------------------------------------------------------------------------
 
 struct Pod {
     files: HostPodFiles,
@@ -272,7 +272,7 @@ impl Pod {
         }
     }
 
-    /// Where the driver has the data.
+    /// The driver's directory with the data.
     fn data(&self) -> PathBuf {
         self.base.join("volumes").join(self.volume().id.handle)
     }
@@ -295,7 +295,7 @@ impl Pod {
         }
     }
 
-    /// What was there before: a volume with files of an earlier pod, a claim that is to grow.
+    /// What exists before: a volume with files of an earlier pod, a claim that is to be expanded.
     fn make_ground(&self) -> Option<LoopDevice> {
         fs::create_dir_all(self.data().join("old")).unwrap();
         for name in ["old/file", "file"] {
@@ -317,7 +317,7 @@ impl Pod {
         })
     }
 
-    /// What a container leaves.
+    /// What a container leaves in the volume.
     fn use_it(&self) {
         let target = PathBuf::from(self.volume().paths.target);
         match self.is_block() {
@@ -380,7 +380,7 @@ impl Pod {
     fn check_gone(&self, mounts: &Mounts, when: &str) {
         assert_eq!(mounts.count() - 1, 0, "mounts, {when}");
         assert!(!self.dir().exists(), "the pod's directory, {when}");
-        // Other volumes may have these, too.
+        // Other volumes may use these directories too.
         let shared = [DRIVER, "volumeDevices", "volumeDevices/staging", "volumeDevices/publish"];
         let csi = self.root().join("plugins/kubernetes.io/csi");
         let left: Vec<PathBuf> = everything_in(&csi)
@@ -406,9 +406,9 @@ fn everything_in(dir: &Path) -> Vec<PathBuf> {
     found
 }
 
-// ---- the agent --------------------------------------------------------------------------------------------------------
+// ---- the agent ----------------------------------------------------------------------------------------------------
 
-/// What it knows goes with it. Calls are made one after the other.
+/// Its state is lost with it. Calls are made one after the other.
 struct Agent<'a> {
     pod: &'a Pod,
     volumes: CsiVolumes,
@@ -429,13 +429,13 @@ impl<'a> Agent<'a> {
         agent
     }
 
-    /// As one that comes after a death: it looks at its own directories first.
+    /// Starts an agent after another was killed: it first scans its own directories.
     async fn start_anew(pod: &'a Pod) -> Agent<'a> {
         pod.files.prepare_node().await.unwrap();
         Self::start(pod).await
     }
 
-    /// Until nothing is under way. What was asked for has its answer then; what is to be tried again later is a failure.
+    /// Runs until no call is in progress. By then the request has its answer; a pending retry counts as a failure.
     async fn carry_out(&mut self, effects: Vec<Effect>) -> Option<ActionResult> {
         let (mut effects, mut answer) = (VecDeque::from(effects), None);
         while let Some(effect) = effects.pop_front() {
@@ -490,7 +490,7 @@ impl<'a> Agent<'a> {
         }
     }
 
-    /// Also what the node has of the volume, which nobody uses any more.
+    /// Also removes the node-wide mount of the volume, which is no longer used.
     async fn tear_down(&mut self) -> Result<(), String> {
         let Pod { files, uid, .. } = self.pod;
         files.tear_down_volumes(uid).await.map_err(|error| error.user_message())?;
@@ -506,7 +506,7 @@ impl<'a> Agent<'a> {
     }
 }
 
-/// The process that dies; or does not, at the end of a walk.
+/// The process that is killed, or survives at the end of the test.
 fn one_life(base: &Path, case: &str, phase: Phase) {
     let pod = Pod::new(base, case);
     now(async {
@@ -519,7 +519,7 @@ fn one_life(base: &Path, case: &str, phase: Phase) {
     });
 }
 
-/// One place where the agent dies, and what the next one does.
+/// Kills the agent at one step, and runs the next agent.
 fn die_and_go_on(case: &str, phase: Phase, at: u64, wanted: bool) -> bool {
     let temp = tempfile::tempdir().unwrap();
     let pod = Pod::new(temp.path(), case);

@@ -1,4 +1,4 @@
-//! Where things are, and the rule that nothing named by a pod may lead anywhere else.
+//! Paths of the agent's files, and the rule that no name from a pod may lead elsewhere.
 
 use std::io;
 use std::path::{Component, Path, PathBuf};
@@ -28,13 +28,14 @@ impl FilesLayout {
         Ok(self.pods().join(single_name("pod uid", uid.as_str())?))
     }
 
-    /// A path that must lie in the pod's own directory.
+    /// A path that must be in the pod's own directory.
     pub fn in_pod(&self, uid: &PodUid, path: &str) -> Result<PathBuf, FilesError> {
         below(&self.pod(uid)?, path)
     }
 
-    /// The file for termination messages that `path` means, relative to [`Layout::pods`]. `None`: it is not the one that
-    /// the agent makes for this container. Runtimes may tell the path with the links of the root directory resolved.
+    /// The file for termination messages that `path` means, relative to [`FilesLayout::pods`]. `None`: it is not the
+    /// one that the agent creates for this container. Runtimes may report the path with symlinks of the root directory
+    /// resolved.
     pub fn own_termination_log(&self, uid: &PodUid, container: &str, path: &str) -> Option<PathBuf> {
         let uid = single_name("pod uid", uid.as_str()).ok()?;
         let dir = Path::new(uid).join("containers").join(single_name("container", container).ok()?);
@@ -45,13 +46,13 @@ impl FilesLayout {
         is_own(self.pods()).or_else(|| is_own(self.root.canonicalize().ok()?.join("pods")))
     }
 
-    /// A path that must lie in the pod logs directory.
+    /// A path that must be in the pod logs directory.
     pub fn in_pod_logs(&self, path: &str) -> Result<PathBuf, FilesError> {
         below(&self.pod_logs, path)
     }
 }
 
-/// Names come from pods (a static pod may choose its uid): one must not be able to say `..` or `a/b`.
+/// Names come from pods (a static pod may choose its UID), so `..` and `a/b` are refused.
 pub fn single_name<'a>(what: &str, name: &'a str) -> Result<&'a str, FilesError> {
     let mut parts = Path::new(name).components();
     match (parts.next(), parts.next()) {
@@ -72,14 +73,14 @@ fn below(base: &Path, path: &str) -> Result<PathBuf, FilesError> {
     }
 }
 
-/// For `map_err`: what was being done, and where.
+/// For `map_err`: the operation and the path that failed.
 pub fn failed<E: Into<io::Error>>(operation: &'static str, path: &Path) -> impl FnOnce(E) -> FilesError {
     let path = path.display().to_string();
     move |source| FilesError::Io { operation, path, source: source.into() }
 }
 
-/// Makes a directory and its missing parents. What is made gets exactly `mode`, whatever the umask says;
-/// what exists stays as it is.
+/// Creates a directory and its missing parents. New ones get exactly `mode`, whatever the umask; existing ones are
+/// unchanged.
 pub fn make_dirs(path: &Path, mode: u32) -> Result<(), FilesError> {
     step("make a directory");
     let mode = Mode::from_raw_mode(mode);

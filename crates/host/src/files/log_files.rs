@@ -1,8 +1,8 @@
-//! Log files of containers, the links to them, and what is left of pods that are gone.
+//! Log files of containers, the symlinks to them, and the logs of pods that were removed.
 //!
-//! A container with a hostPath on the logs can swap a directory for a link at any moment. What is listed and removed is
-//! therefore named by descriptors: the directory is opened below the logs directory through no link, and its entries are
-//! unlinked in it.
+//! A container with a hostPath on the logs can swap a directory for a symlink at any moment. So files are listed and
+//! removed through descriptors: the directory is opened below the logs directory through no symlink, and its entries
+//! are unlinked in it.
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, OwnedFd};
@@ -33,7 +33,7 @@ pub fn link_name(pod: &FullName, container: &str, id: &str) -> String {
     base + LINK_SUFFIX
 }
 
-/// A container without a log file (its log driver is off) gets no link.
+/// A container without a log file (its log driver is off) gets no symlink.
 pub fn link(layout: &FilesLayout, name: &str, log: &str) -> Result<(), FilesError> {
     let log = layout.in_pod_logs(log)?;
     if !log.exists() {
@@ -46,7 +46,7 @@ pub fn link(layout: &FilesLayout, name: &str, log: &str) -> Result<(), FilesErro
     }
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let new = layout.log_links_dir.join(format!(".{}-{number}{LINK_SUFFIX}", std::process::id()));
-    // One may be left of a crashed agent that had our process id.
+    // A killed agent with our process ID may have left one.
     let _ = std::fs::remove_file(&new);
     std::os::unix::fs::symlink(&log, &new).map_err(failed("make link", &new))?;
     std::fs::rename(&new, &path).map_err(|error| {
@@ -55,7 +55,7 @@ pub fn link(layout: &FilesLayout, name: &str, log: &str) -> Result<(), FilesErro
     })
 }
 
-/// Removes the log, what was rotated from it, and the links to it.
+/// Removes the log, its rotated files, and the symlinks to it.
 pub fn remove_logs(layout: &FilesLayout, log: &str) -> Result<(), FilesError> {
     let log = layout.in_pod_logs(log)?;
     let (Some(dir), Some(name)) = (log.parent(), log.file_name().and_then(|name| name.to_str())) else {
@@ -80,13 +80,13 @@ struct OpenDir {
 }
 
 impl OpenDir {
-    /// A directory that the agent is configured with. `None`: there is none.
+    /// Opens a directory that the agent is configured with. `None`: it does not exist.
     fn trusted(path: &Path) -> Result<Option<Self>, FilesError> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         Self::opened(path, rustix::fs::open(path, flags, Mode::empty()))
     }
 
-    /// One below the logs directory, through no link.
+    /// Opens a directory below the logs directory, through no symlink.
     fn of_logs(layout: &FilesLayout, path: &Path) -> Result<Option<Self>, FilesError> {
         let Some(base) = Self::trusted(&layout.pod_logs)? else { return Ok(None) };
         let inner = path.strip_prefix(&layout.pod_logs).map_err(|_| failed("open", path)(Errno::XDEV))?;
@@ -103,7 +103,7 @@ impl OpenDir {
         }
     }
 
-    /// Sorted; names that are not text are nobody's here.
+    /// Sorted; names that are not UTF-8 are left out.
     fn names(&self) -> Result<Vec<String>, FilesError> {
         let mut names = Vec::new();
         for entry in Dir::read_from(&self.fd).map_err(failed("list", &self.path))? {
@@ -122,14 +122,14 @@ impl OpenDir {
         }
     }
 
-    /// Where a link in it leads.
+    /// The target of a symlink in it.
     fn target(&self, name: &str) -> Option<PathBuf> {
         let target = rustix::fs::readlinkat(&self.fd, name, Vec::new()).ok()?;
         Some(OsString::from_vec(target.into_bytes()).into())
     }
 }
 
-/// Removes a pod's directory of logs, and the links into it: they would lead nowhere.
+/// Removes a pod's log directory, and the symlinks into it, which would dangle.
 pub fn remove_dir(layout: &FilesLayout, name: &str) -> Result<(), FilesError> {
     let dir = layout.pod_logs.join(single_name("log directory", name)?);
     remove_tree(&dir)?;
@@ -159,7 +159,7 @@ pub fn remove_link(layout: &FilesLayout, name: &str) -> Result<(), FilesError> {
     }
 }
 
-/// The highest N of `N.log` and what was rotated from it (`N.log.20240102-030405.gz`).
+/// The highest N of `N.log` and its rotated files (`N.log.20240102-030405.gz`).
 pub fn highest_number(layout: &FilesLayout, dir: &str) -> Result<Option<u32>, FilesError> {
     let dir = layout.in_pod_logs(dir)?;
     let Some(dir) = OpenDir::of_logs(layout, &dir)? else { return Ok(None) };
@@ -195,7 +195,7 @@ pub fn leftovers(layout: &FilesLayout) -> Result<LeftoverFiles, FilesError> {
     Ok(LeftoverFiles { pod_dirs, log_dirs, dead_links, problems })
 }
 
-/// Names in a directory of the agent's, sorted. A missing directory has none.
+/// Sorted names in a directory of the agent. A missing directory has none.
 fn names(dir: &Path) -> Result<Vec<String>, FilesError> {
     OpenDir::trusted(dir)?.map_or(Ok(Vec::new()), |dir| dir.names())
 }
@@ -289,7 +289,7 @@ mod tests {
         assert_eq!(highest_number(&layout, missing.to_str().unwrap()).unwrap(), None);
     }
 
-    /// A directory of logs that has become a link, or becomes one at any moment: nothing that it leads to is removed.
+    /// If a log directory is or becomes a symlink, nothing behind the symlink is removed.
     #[test]
     fn nothing_is_removed_through_a_link() {
         let (temp, layout) = bench();
@@ -307,7 +307,7 @@ mod tests {
                 }
             });
             let (mut removed, mut refused, mut harmed) = (0, 0, false);
-            // Until both ends were seen often; the number of rounds only bounds a broken run.
+            // Until both results were seen often; the number of rounds only bounds a failing run.
             for _ in 0..1_000_000 {
                 if harmed || (removed >= 500 && refused >= 500) {
                     break;

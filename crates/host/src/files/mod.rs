@@ -18,8 +18,8 @@
 //!                  /userns                                     ids of the host that are the pod's
 //! ```
 //!
-//! All of it is blocking work. What touches volumes, behind which there may be a server that does not answer, runs on
-//! threads that can be left behind (`lanes`); the rest on tokio's blocking threads.
+//! All of it is blocking work. Work on volumes may hang on a server, so it runs on dedicated threads (`workers`); the
+//! rest runs on tokio's blocking threads.
 
 mod confined_open;
 mod container;
@@ -68,8 +68,8 @@ use workers::{VolumeWorkers, WorkScope};
 pub use csi::HostCsiFiles;
 pub use volume_notices::HostVolumeNotices;
 
-/// How long the disk may take for a termination message. A reading of the runtime waits for it, so it is far less than
-/// what a volume gets.
+/// How long the disk may take for a termination message. It is far shorter than for a volume, because a reading of the
+/// runtime waits for it.
 const MESSAGE_STALL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// [`PodFiles`] on the real disk.
@@ -77,7 +77,7 @@ const MESSAGE_STALL_TIMEOUT: Duration = Duration::from_secs(10);
 pub struct HostPodFiles {
     layout: Arc<FilesLayout>,
     workers: VolumeWorkers,
-    /// Those of termination messages, which are read while volumes of the same pod hang.
+    /// Workers for termination messages, which are read while volumes of the same pod hang.
     message_workers: VolumeWorkers,
 }
 
@@ -96,12 +96,12 @@ impl HostPodFiles {
         }
     }
 
-    /// What there is to say about its work is heard there.
+    /// Sends notices about the work there.
     pub fn reporting_to(self, news: &HostVolumeNotices) -> Self {
         Self { workers: self.workers.reporting_to(news.sender()), ..self }
     }
 
-    /// Where what is mounted may not answer.
+    /// Runs work on a worker thread, because what is mounted may hang.
     async fn run_on_worker(
         &self,
         uid: &PodUid,
@@ -118,7 +118,7 @@ impl HostPodFiles {
         match tokio::task::spawn_blocking(move || work(&layout)).await {
             Ok(value) => value,
             Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
-            // The runtime is going down, and with it whoever waits here.
+            // The tokio runtime is shutting down, and with it the task that waits here.
             Err(_) => std::future::pending().await,
         }
     }

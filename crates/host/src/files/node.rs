@@ -13,7 +13,7 @@ use crate::mountinfo::MountTable;
 pub fn prepare(layout: &FilesLayout) -> Result<(), FilesError> {
     make_dirs(&layout.root, 0o750)?;
     if let Err(error) = make_mount_shared(&layout.root) {
-        // Only pods that want mounts to propagate suffer from it.
+        // Only pods that use mountPropagation are affected.
         tracing::warn!(root = %layout.root.display(), error = %error.user_message(), "root directory is not a shared mount");
     }
     make_dirs(&layout.pod_logs, 0o750)?;
@@ -27,8 +27,8 @@ pub fn prepare(layout: &FilesLayout) -> Result<(), FilesError> {
     make_dirs(&layout.log_links_dir, 0o755)
 }
 
-/// Mounts made below the root must be seen by containers that asked for propagation. Where the root lies on a
-/// shared mount (the usual case under systemd) that is so already; else the root becomes a mount of its own.
+/// Mounts made below the root must be visible in containers with mount propagation. If the root lies on a shared mount
+/// (the usual case under systemd) they are; otherwise the root becomes a mount of its own.
 fn make_mount_shared(root: &Path) -> Result<(), FilesError> {
     let root = root.canonicalize().map_err(failed("resolve", root))?;
     let table = MountTable::read().map_err(failed("read", Path::new("/proc/self/mountinfo")))?;

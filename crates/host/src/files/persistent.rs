@@ -6,11 +6,11 @@
 //!   NFS  ───────────────────────────────────> mount ──> <pod>/volumes/kubernetes.io~nfs/<pv>
 //!   device ─────────────────────────────────> link ───> <pod>/volumeDevices/kubernetes.io~local-volume/<pv>
 //! ```
-//! Every step looks at the mount table first, so a set-up that was cut short anywhere is simply done again. The pod's
-//! directory of the volume is made first and removed last: as long as it is there, a tear-down knows what to look for.
-//! A disk or directory may be several pods' at once; [`shared`] names what only one of them may work on at a time.
+//! Every step checks the mount table first, so a set-up that was interrupted anywhere is repeated. The pod's directory
+//! of the volume is created first and removed last, so a tear-down finds every volume. Several pods may use a disk or
+//! directory concurrently; [`shared_resources`] names what only one of them may work on at a time.
 //!
-//! What is in them is not ours: nothing of it is ever removed. A tear-down unmounts, and removes empty directories only.
+//! The content belongs to users and is never removed. A tear-down unmounts, and removes empty directories only.
 
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -31,12 +31,12 @@ use crate::mountinfo::MountTable;
 
 pub const LOCAL: &str = "kubernetes.io~local-volume";
 pub const NFS: &str = "kubernetes.io~nfs";
-/// Below the root: where disks are mounted once for all pods.
+/// In the root directory: where disks are mounted once for all pods.
 pub const DEVICE_MOUNTS: &str = "plugins/kubernetes.io/local-volume/mounts";
-/// Of the root of a volume that is its group's, as a finished walk leaves it.
+/// Mode bits of the root that a finished walk leaves.
 const ROOT_BITS: u32 = 0o2770;
 
-/// What of the volume other pods may have as well, whatever persistent volume they know it by.
+/// The resources of the volume that other pods may use too, through whatever persistent volume.
 pub fn shared_resources(volume: &LocalVolume) -> Vec<String> {
     let itself =
         std::fs::metadata(&volume.path).ok().map(|found| match found.file_type().is_block_device() {
@@ -46,7 +46,7 @@ pub fn shared_resources(volume: &LocalVolume) -> Vec<String> {
     itself.into_iter().chain([device_mount_name(&volume.name)]).collect()
 }
 
-/// The node's mount of a disk: made, shown to pods and given up by one at a time.
+/// The lock name of a disk's node-wide mount: only one pod at a time sets it up, binds it or unmounts it.
 pub fn device_mount_name(name: &str) -> String {
     format!("the node's mount of persistent volume {name}")
 }
@@ -54,8 +54,7 @@ pub fn device_mount_name(name: &str) -> String {
 pub fn set_up_local(layout: &FilesLayout, target: &Path, volume: &LocalVolume) -> Result<(), FilesError> {
     let source = PathBuf::from(&volume.path);
     if volume.create {
-        // Of nobody in particular, like an emptyDir: whoever is told of it may write there.
-        // The way to it is not.
+        // The directory is world-writable, as an emptyDir is. Its parents are not.
         if let Some(above) = source.parent() {
             make_dirs(above, 0o750)?;
         }
@@ -100,7 +99,7 @@ fn bind(source: &Path, target: &Path, volume: &LocalVolume) -> Result<(), FilesE
         rustix::mount::mount_bind(source, target).map_err(failed("bind-mount", target))?;
     }
     if let Err(error) = set_flags(target, volume) {
-        // A volume that may be written although it must not be is worse than none.
+        // A writable mount of a read-only volume must not stay.
         let _ = rustix::mount::unmount(target, UnmountFlags::NOFOLLOW);
         return Err(error);
     }
@@ -115,7 +114,8 @@ fn bind(source: &Path, target: &Path, volume: &LocalVolume) -> Result<(), FilesE
     }
 }
 
-/// Who comes second does not take the files from who has them.
+/// If another pod already uses the volume, its fsGroup stays; the new pod gets a warning Event when it asked for
+/// another group.
 fn report_group_conflict(source: &Path, wanted: i64, volume: &LocalVolume) -> Result<(), FilesError> {
     let found = std::fs::metadata(source).map_err(failed("examine", source))?.gid();
     if i64::from(found) != wanted {
@@ -125,7 +125,7 @@ fn report_group_conflict(source: &Path, wanted: i64, volume: &LocalVolume) -> Re
     Ok(())
 }
 
-/// A mount that was there before was given to the group before, if its root says so: the root comes last.
+/// The root's group is changed last, so a root that already has the group means that an earlier walk finished.
 fn ensure_fs_group(target: &Path, group: i64, if_root_differs: bool) -> Result<(), FilesError> {
     let found = std::fs::metadata(target).map_err(failed("examine", target))?;
     let is_right = i64::from(found.gid()) == group && found.mode() & ROOT_BITS == ROOT_BITS;
@@ -135,7 +135,7 @@ fn ensure_fs_group(target: &Path, group: i64, if_root_differs: bool) -> Result<(
     fs_group::apply_fs_group(target, group, GroupAccess::ReadWrite)
 }
 
-/// Options of a bind mount take effect when it is mounted again.
+/// The options of a bind mount take effect only by a remount.
 fn set_flags(target: &Path, volume: &LocalVolume) -> Result<(), FilesError> {
     let mut options = volume.mount_options.clone();
     if volume.read_only {
@@ -156,7 +156,7 @@ fn set_flags(target: &Path, volume: &LocalVolume) -> Result<(), FilesError> {
     }
 }
 
-/// What the mount has from its source, and would lose when it is mounted again without.
+/// Flags that the mount has from its source, and that a remount without them would clear.
 fn inherited_flags(target: &Path) -> Result<MountFlags, FilesError> {
     let has = rustix::fs::statvfs(target).map_err(failed("examine", target))?.f_flag;
     let pairs = [
@@ -167,7 +167,7 @@ fn inherited_flags(target: &Path) -> Result<MountFlags, FilesError> {
     Ok(pairs.into_iter().filter(|(from, _)| has.contains(*from)).map(|(_, to)| to).collect())
 }
 
-/// Whether another pod has it mounted, whose group it may be by now.
+/// Whether the volume is mounted for another pod, which may have set its group.
 fn is_mounted_for_other_pod(table: &MountTable, source: &Path, target: &Path) -> Result<bool, FilesError> {
     let source = source.canonicalize().map_err(failed("resolve", source))?;
     let Some(on) = table.containing(&source) else { return Ok(false) };
@@ -190,12 +190,12 @@ pub fn set_up_nfs(target: &Path, volume: &NfsVolume) -> Result<(), FilesError> {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     step("mount the server's directory");
     program::run("mount", &words).inspect_err(|_| {
-        // Nothing is mounted there: an empty directory would only be in the way.
+        // Nothing is mounted there, so the empty directory is removed.
         let _ = std::fs::remove_dir(target);
     })
 }
 
-/// What the `mount` program is told.
+/// The arguments of the `mount` program.
 fn nfs_words(target: &Path, volume: &NfsVolume) -> Vec<String> {
     let mut options = volume.mount_options.clone();
     options.extend(volume.read_only.then(|| "ro".to_owned()));
@@ -203,12 +203,12 @@ fn nfs_words(target: &Path, volume: &NfsVolume) -> Vec<String> {
     if !options.is_empty() {
         words.extend(["-o".to_owned(), options.join(",")]);
     }
-    // Whoever makes a pod chooses the source, and must not get to choose options.
+    // The source is chosen by a user, and must not be parsed as an option.
     words.extend(["--".to_owned(), volume.source.clone(), target.to_string_lossy().into_owned()]);
     words
 }
 
-/// The device under the name that the runtime is told.
+/// Links the device under the name that is passed to the runtime.
 pub fn map_device(link: &Path, volume: &DeviceVolume) -> Result<(), FilesError> {
     let device = Path::new(&volume.device);
     let found = std::fs::metadata(device).map_err(failed("find device", device))?;
@@ -231,7 +231,8 @@ pub fn map_device(link: &Path, volume: &DeviceVolume) -> Result<(), FilesError> 
     std::os::unix::fs::symlink(device, link).map_err(failed("link", link))
 }
 
-/// Unmounts what the pod has of these. `pod` is its real path. Directories of local volumes stay, for [`give_up`].
+/// Unmounts the pod's persistent volumes. `pod` is its real path. Directories of local volumes stay, for
+/// [`release_local_volume`].
 pub fn unmount(pod: &Path) -> Result<(), FilesError> {
     let mut result = Ok(());
     for plugin in [LOCAL, NFS] {
@@ -242,26 +243,26 @@ pub fn unmount(pod: &Path) -> Result<(), FilesError> {
             let removed = |()| if plugin == NFS { remove_empty(&target) } else { Ok(()) };
             result = result.and(unmounted.and_then(removed));
         }
-        // Stays while a volume stays.
+        // Fails, as wanted, while a volume's directory is left in it.
         let _ = std::fs::remove_dir(&dir);
     }
     result.and(super::tree::remove_tree(&pod.join("volumeDevices").join(LOCAL)))
 }
 
-/// Local volumes that the pod has a directory of. Names that can't be a persistent volume's are nobody's.
+/// Local volumes that the pod has a directory of. Names that can't be a persistent volume's are ignored.
 pub fn local_names(pod: &Path) -> Result<Vec<String>, FilesError> {
     let names = names(&pod.join("volumes").join(LOCAL))?;
     Ok(names.into_iter().filter_map(|name| name.into_string().ok()).collect())
 }
 
-/// The pod is done with a local volume, which is not mounted for it any more. The last pod takes the node's mount of a
-/// disk with it. For who has the turn at [`mount_of`] it.
+/// Releases a local volume that is no longer mounted for the pod. For the last pod the node-wide mount of the disk is
+/// unmounted too. The caller must hold the lock [`device_mount_name`].
 pub fn release_local_volume(layout: &FilesLayout, pod: &Path, name: &str) -> Result<(), FilesError> {
     let name = single_name("persistent volume", name)?;
     unmount_device_if_unused(&layout.root.join(DEVICE_MOUNTS).join(name))?;
     let dir = pod.join("volumes").join(LOCAL);
     remove_empty(&dir.join(name))?;
-    // Stays while a volume stays.
+    // Fails, as wanted, while a volume's directory is left in it.
     let _ = std::fs::remove_dir(&dir);
     Ok(())
 }
@@ -274,7 +275,7 @@ fn unmount_all(target: &Path) -> Result<(), FilesError> {
     Ok(())
 }
 
-/// What is in it is not ours, and then it stays.
+/// A directory with content stays, because the content is not the agent's.
 fn remove_empty(target: &Path) -> Result<(), FilesError> {
     step("remove the mount point");
     match std::fs::remove_dir(target) {

@@ -1,8 +1,8 @@
-//! Programs of the host that work on disks and mounts: what they say when they fail, and whether they get on.
+//! Programs of the host that work on disks and mounts: their error output, and whether they make progress.
 //!
-//! Formatting or checking a large disk takes many minutes without a word. So what the program and its children do is
-//! looked at while it runs: processor time and bytes that move are steps of the work, a program that only waits has none
-//! and is taken for hung after a while, as everything else ([`super::lanes`]).
+//! Formatting or checking a large disk takes many minutes without output. So the program and its children are watched:
+//! CPU time and bytes read or written count as steps of the work. A program that only waits makes no steps and counts
+//! as hung after a while, as all other work ([`super::workers`]).
 
 use std::io;
 use std::process::{Command, Output, Stdio};
@@ -14,18 +14,18 @@ use ports::FilesError;
 
 use super::steps::WorkProgress;
 
-/// How often a long program is looked at.
+/// How often a long program is checked for progress.
 const LOOK: Duration = Duration::from_secs(5);
-/// Generations of children that are looked at: `fsck` runs one that does the work.
+/// Generations of children that are checked: `fsck` starts a child that does the work.
 const DEEPEST: usize = 4;
 
-/// Fails with what the program said.
+/// Fails with the program's error output.
 pub fn run(program: &str, words: &[&str]) -> Result<(), FilesError> {
     let output = Command::new(program).args(words).stdin(Stdio::null()).output();
     judge(program, words, output)
 }
 
-/// The same for one that may take long. `stdin` stays open in it, whatever becomes of the agent.
+/// The same for a program that may take long. It keeps `stdin` open even if the agent ends.
 pub fn run_long(program: &str, words: &[&str], stdin: Stdio) -> Result<(), FilesError> {
     judge(program, words, long_output(Command::new(program).args(words).stdin(stdin)))
 }
@@ -45,14 +45,14 @@ fn judge(program: &str, words: &[&str], output: io::Result<Output>) -> Result<()
     )))
 }
 
-/// What it does counts as steps of the work that waits for it.
+/// Counts the program's activity as steps of the work that waits for it.
 pub fn long_output(command: &mut Command) -> io::Result<Output> {
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
     let (pid, pulse) = (child.id(), WorkProgress::current());
     let (running, ended) = channel();
     std::thread::scope(|scope| {
         let look = move || watch(pid, &pulse, &ended, LOOK);
-        // Without it the program is only not known to get on.
+        // Without the watcher thread only the progress is unknown.
         let watcher = std::thread::Builder::new().name("watch".into()).spawn_scoped(scope, look);
         if let Err(error) = watcher {
             tracing::warn!(%error, "no thread to watch a program");
@@ -74,7 +74,7 @@ fn watch(pid: u32, pulse: &WorkProgress, ended: &Receiver<()>, every: Duration) 
     }
 }
 
-/// Grows while the process or its children compute, read or write; what they have used counts when they are gone.
+/// Grows while the process or its children compute, read or write. Children that have ended still count.
 fn activity(pid: u32, depth: usize) -> u64 {
     let read = |name: &str| std::fs::read_to_string(format!("/proc/{pid}/{name}")).unwrap_or_default();
     let mut sum = ticks(&read("stat")) + bytes(&read("io"));
@@ -86,7 +86,8 @@ fn activity(pid: u32, depth: usize) -> u64 {
     sum
 }
 
-/// utime, stime, cutime and cstime: the 14th to 17th field. The second is a name, in brackets, with anything in it.
+/// utime, stime, cutime and cstime: fields 14 to 17. The second field is a name in brackets, which may contain
+/// anything.
 fn ticks(stat: &str) -> u64 {
     let Some((_, after_name)) = stat.rsplit_once(')') else { return 0 };
     after_name.split_whitespace().skip(11).take(4).filter_map(|field| field.parse::<u64>().ok()).sum()
@@ -117,7 +118,7 @@ mod tests {
         assert_eq!((bytes("rchar: 5\nwchar: 7\nodd\n"), bytes("")), (12, 0));
     }
 
-    /// Busy is its child, as with `fsck`; the other one waits for its input and does nothing.
+    /// The child is busy, as with `fsck`; its parent waits for input and does nothing.
     #[test]
     fn what_gets_on_is_told_from_what_waits() {
         let looked_at = |script: &str, until: &dyn Fn(&WorkProgress) -> bool| {
@@ -137,7 +138,7 @@ mod tests {
                 }
                 drop(running);
             });
-            // Its input is closed: both end by that.
+            // Closing the input ends both.
             drop(child.stdin.take());
             child.wait().expect("the end of the shell");
             pulse.steps_taken()

@@ -1,5 +1,4 @@
-//! `fsGroupChangePolicy`: whether a volume's files are looked at follows from its root, for volumes of the node and of
-//! drivers alike.
+//! `fsGroupChangePolicy`: whether a volume's files are walked depends on its root, for local and CSI volumes alike.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
@@ -14,11 +13,11 @@ use super::testing::{Mounts, plain_volume};
 use super::{HostCsiFiles, HostPodFiles};
 
 const GROUP: u32 = 4711;
-/// Of a file below the root, before and after a walk.
+/// Group and mode of a file below the root, which show whether it was walked.
 const STRANGER: (u32, u32) = (99, 0o600);
 const WALKED: (u32, u32) = (GROUP, 0o660);
 
-/// Group and mode of the root, whether only a root that differs leads to a walk, and whether there is one.
+/// Group and mode of the root, whether the policy is OnRootMismatch, and whether a walk is expected.
 const ROOTS: [(u32, u32, bool, bool); 9] = [
     (GROUP, 0o2770, true, false),
     (GROUP, 0o2777, true, false),

@@ -1,8 +1,8 @@
-//! Steps of long work on disk, told as they are begun.
+//! Steps of long work on disk, counted when they start.
 //!
-//! Whoever waits for the work learns from them that it goes on ([`WorkProgress`]): a tree of a million files is slow, a server
-//! that does not answer hangs, and only the second is worth telling. Tests end the process at a chosen step, so that
-//! every place where an agent may die is walked through (`killed`).
+//! Callers learn from [`WorkProgress`] that the work makes progress: a tree of a million files is slow, a server that
+//! does not answer hangs, and only a hang is reported. Tests end the process at a chosen step, so that every point
+//! where an agent may be killed is tested (`killed`).
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -13,40 +13,41 @@ use model::volume::VolumeNotice;
 
 use super::volume_notices::VolumeNoticeSender;
 
-/// Counts the steps of one piece of work. Clones count together.
+/// Counts the steps of one piece of work. Clones share the count.
 #[derive(Clone, Debug, Default)]
 pub struct WorkProgress {
     steps_taken: Arc<AtomicU64>,
     forwarding_to: Arc<[WorkProgress]>,
     cancelled: Arc<AtomicBool>,
-    /// Who is to be given way to, where the work may be left for somebody else.
+    /// How many callers wait for this work to stop, if it may be stopped for them.
     yields_to: Option<Arc<AtomicUsize>>,
-    /// For what is worth more than a beat.
+    /// Receives notices about the work, which are more than a count.
     sender: Option<(PodUid, VolumeNoticeSender)>,
 }
 
 impl WorkProgress {
-    /// One whose steps count there as well: for those who wait for the end of other people's work.
+    /// Progress that is also counted in `others`, so that work queued behind this work sees that it is still running.
     pub fn forwarding_to(others: Vec<WorkProgress>) -> Self {
         Self { forwarding_to: others.into(), ..Self::default() }
     }
 
-    /// Of work on that pod's volumes, which others may be told of.
+    /// For work on volumes of this pod, with notices sent to `teller`.
     pub fn reporting_to(self, uid: &PodUid, teller: Option<VolumeNoticeSender>) -> Self {
         Self { sender: teller.map(|teller| (uid.clone(), teller)), ..self }
     }
 
-    /// Of work that ends when the count is not zero.
+    /// For work that stops when the count is not zero.
     pub fn yielding_to(self, count: &Arc<AtomicUsize>) -> Self {
         Self { yields_to: Some(Arc::clone(count)), ..self }
     }
 
-    /// As long as the answer is kept somebody waits for the work.
+    /// Returns a guard. Dropping it tells the work that its caller is gone.
     pub fn waiter_guard(&self) -> WaiterGuard {
         WaiterGuard(Arc::clone(&self.cancelled))
     }
 
-    /// Nobody waits for it any more, or it is in the way: work that can be begun anew ends here.
+    /// True when no caller waits for the work any more, or when other work on the whole pod is waiting. Restartable
+    /// work must stop then.
     pub fn is_cancelled(&self) -> bool {
         let asked_to_go = |count: &Arc<AtomicUsize>| count.load(Ordering::Relaxed) > 0;
         self.cancelled.load(Ordering::Relaxed) || self.yields_to.as_ref().is_some_and(asked_to_go)
@@ -67,13 +68,13 @@ impl WorkProgress {
         self.forwarding_to.iter().for_each(WorkProgress::record_step);
     }
 
-    /// A step of a thread that shares in the work.
+    /// Counts a step of a helper thread.
     pub fn step(&self, name: &str) {
         self.record_step();
         kill_point(name);
     }
 
-    /// Steps that `work` takes on this thread are counted here.
+    /// Counts here the steps that `work` takes on this thread.
     pub fn count_steps_of<T>(&self, work: impl FnOnce() -> T) -> T {
         let before = CURRENT.replace(Some(self.clone()));
         let value = work();
@@ -81,7 +82,7 @@ impl WorkProgress {
         value
     }
 
-    /// The one that counts for this thread, for other threads that share in the work.
+    /// The progress that counts for this thread, to hand on to helper threads.
     pub fn current() -> WorkProgress {
         CURRENT.with_borrow(|current| current.clone().unwrap_or_default())
     }

@@ -1,8 +1,8 @@
-//! Sub-paths: a part of a volume, resolved inside it and bind-mounted where a container's mount can name it.
+//! Sub-paths: a part of a volume, resolved inside it and bind-mounted where a container can mount it.
 //!
-//! A container that shares the volume may swap directories for symlinks at any time. So the sub-path is
-//! resolved once, by the kernel, beneath the volume's descriptor; what that found is a descriptor again, and the
-//! bind mount is made from the descriptor. No path is looked up twice.
+//! A container that shares the volume may swap directories for symlinks at any time. So the kernel resolves the
+//! sub-path once, beneath the volume's descriptor. The result is a descriptor too, and the bind mount is made from it.
+//! No path is resolved twice.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Component, Path};
@@ -18,7 +18,7 @@ use super::layout::{failed, make_dirs};
 use super::steps::step;
 use crate::mountinfo::MountTable;
 
-/// Makes `target` (already known to lie in the pod's directory) show the sub-path. Idempotent.
+/// Mounts the sub-path at `target`, which is known to be in the pod's directory. Idempotent.
 pub fn prepare(mount: &SubPathMount, target: &Path) -> Result<(), FilesError> {
     let sub_path = Path::new(&mount.sub_path);
     if sub_path.is_absolute() {
@@ -53,7 +53,7 @@ impl Failure {
     }
 }
 
-/// Users must not learn from messages what is on the node's disk; the log may.
+/// Error messages must not show users what is on the node's disk; the log may.
 fn refusal(what: &str, mount: &SubPathMount) -> FilesError {
     let (name, container) = (&mount.mount_name, &mount.container);
     FilesError::Refused {
@@ -78,8 +78,8 @@ fn find(volume: &OwnedFd, sub_path: &Path, create: bool) -> Result<OwnedFd, Fail
     }
 }
 
-/// Makes what is missing of the sub-path, with the mode of the volume's root. Each directory is made in the
-/// descriptor of its parent, so that nothing can be made outside.
+/// Creates what is missing of the sub-path, with the mode of the volume's root. Each directory is created in its
+/// parent's descriptor, so that nothing can be created outside.
 fn make(volume: &OwnedFd, sub_path: &Path) -> Result<OwnedFd, Errno> {
     let directory = OFlags::RDONLY | OFlags::DIRECTORY;
     let mode = Mode::from_raw_mode(rustix::fs::fstat(volume)?.st_mode & 0o7777);
@@ -93,7 +93,7 @@ fn make(volume: &OwnedFd, sub_path: &Path) -> Result<OwnedFd, Errno> {
             Err(Errno::NOENT) => {
                 step("make a directory of the sub-path");
                 let made = rustix::fs::mkdirat(&current, name, mode);
-                // Not through a symlink: a dangling one, or one swapped in now, ends here.
+                // Symlinks are not followed: one that is dangling, or was swapped in now, is an error.
                 let next = open_beneath(current.as_fd(), Path::new(name), directory | OFlags::NOFOLLOW)?;
                 if made.is_ok() {
                     rustix::fs::fchmod(&next, mode)?;
@@ -124,7 +124,7 @@ fn bind(found: &OwnedFd, target: &Path) -> Result<(), FilesError> {
     rustix::mount::mount_bind(source, &real).map_err(failed("bind-mount a sub-path on", &real))
 }
 
-/// True if the same thing is mounted there already; what else is mounted there is unmounted.
+/// Returns true if the same file or directory is mounted there already; any other mount there is removed.
 fn shows(target: &Path, wanted: &Stat) -> Result<bool, FilesError> {
     loop {
         let table = MountTable::read().map_err(failed("read", Path::new("/proc/self/mountinfo")))?;
@@ -146,7 +146,7 @@ fn make_mount_point(target: &Path, is_dir: bool) -> Result<(), FilesError> {
     match rustix::fs::lstat(target).map(|stat| FileType::from_raw_mode(stat.st_mode)) {
         Ok(FileType::Directory) if is_dir => return Ok(()),
         Ok(FileType::RegularFile) if !is_dir => return Ok(()),
-        // It showed something else once, and is not mounted now.
+        // A directory from an earlier sub-path of another type. Nothing is mounted on it.
         Ok(FileType::Directory) => rustix::fs::rmdir(target).map_err(failed("remove", target))?,
         Ok(_) => rustix::fs::unlink(target).map_err(failed("remove", target))?,
         Err(Errno::NOENT) => {}
@@ -311,9 +311,9 @@ mod tests {
                     let _ = rustix::fs::renameat_with(&volume, "dir", &volume, "evil", flags);
                 }
             });
-            // Also when an assertion fails: else the scope would wait for the swapper for ever.
+            // Also if an assertion fails, because otherwise the scope would wait for the swapper for ever.
             let _stop = StopOnDrop(&stop);
-            // Until both outcomes were seen often; the number of rounds only bounds a broken run.
+            // Until both results were seen often; the number of rounds only bounds a failing run.
             for round in 0..100_000 {
                 if mounted >= 10 && refused >= 10 {
                     break;

@@ -1,8 +1,8 @@
-//! Taking a pod's volumes and its directory away again.
+//! Removes a pod's volumes and its directory.
 //!
 //! ```text
 //! volumes:  sub-path binds unmounted -> volume-subpaths removed -> per volume: marker, own mount, content removed
-//!           -> persistent ones unmounted; disks of the node are given up apart (`persistent::give_up`)
+//!           -> persistent ones unmounted; `persistent::release_local_volume` then unmounts unused disks
 //! pod_dir:  refuses while anything is mounted below; volumes that still hold something are kept
 //! ```
 
@@ -18,7 +18,7 @@ use super::steps::step;
 use super::tree::remove_tree;
 use crate::mountinfo::MountTable;
 
-/// Volume types whose content is the pod's alone and ends with it.
+/// Volume types whose content belongs to the pod and is removed with it.
 const OWNED_PLUGINS: [&str; 5] = [
     "kubernetes.io~empty-dir",
     "kubernetes.io~configmap",
@@ -27,7 +27,7 @@ const OWNED_PLUGINS: [&str; 5] = [
     "kubernetes.io~downward-api",
 ];
 
-/// Goes on past failures and returns the first.
+/// Continues after failures and returns the first.
 pub fn tear_down_volumes(pod: &Path) -> Result<(), FilesError> {
     let Some(pod) = resolve(pod)? else { return Ok(()) };
     let sub_paths = pod.join("volume-subpaths");
@@ -46,12 +46,12 @@ fn remove_volumes_of(pod: &Path, plugin: &str) -> Result<(), FilesError> {
         let markers = pod.join("plugins").join(plugin).join(&name);
         result = result.and(remove_volume(&dir.join(&name), &markers));
     }
-    // Stays while a volume stays.
+    // Fails, as wanted, while a volume's directory is left in it.
     let _ = std::fs::remove_dir(&dir);
     result
 }
 
-/// The marker goes first: a half-removed volume must not look ready.
+/// The marker is removed first: a half-removed volume must not look ready.
 fn remove_volume(path: &Path, markers: &Path) -> Result<(), FilesError> {
     remove_tree(markers)?;
     while let Some(mount) = read_mounts()?.at(path) {
@@ -63,7 +63,7 @@ fn remove_volume(path: &Path, markers: &Path) -> Result<(), FilesError> {
     remove_tree(path)
 }
 
-/// All binds of sub-paths are ours, whatever filesystem they show.
+/// All bind mounts of sub-paths are the agent's, whatever filesystem they show.
 fn unmount_below(dir: &Path) -> Result<(), FilesError> {
     let mut result = Ok(());
     for mount in read_mounts()?.at_or_below(dir) {
@@ -81,13 +81,13 @@ fn unmount(path: &Path) -> Result<(), FilesError> {
     }
 }
 
-/// Removes the pod's directory; nothing there is success.
+/// Removes the pod's directory. Succeeds if it does not exist.
 pub fn remove_pod_dir(pod: &Path) -> Result<(), FilesError> {
     let Some(pod) = resolve(pod)? else { return Ok(()) };
     if let Some(mount) = read_mounts()?.at_or_below(&pod).next() {
         return Err(FilesError::Mounted { path: mount.mount_point.display().to_string() });
     }
-    // What still holds something there is data of a volume that was not torn down: kept.
+    // What is left there is data of a volume that was not torn down, so it is kept.
     let volumes = pod.join("volumes");
     for plugin in names(&volumes)? {
         let plugin = volumes.join(plugin);
@@ -104,7 +104,7 @@ fn read_mounts() -> Result<MountTable, FilesError> {
     MountTable::read().map_err(failed("read", Path::new("/proc/self/mountinfo")))
 }
 
-/// The real path, as the mount table knows it. The last component is the pod's own directory, never a link.
+/// The real path, as the mount table shows it. The last component is the pod's own directory, never a symlink.
 fn resolve(pod: &Path) -> Result<Option<PathBuf>, FilesError> {
     let (Some(parent), Some(name)) = (pod.parent(), pod.file_name()) else { return Ok(None) };
     match parent.canonicalize() {

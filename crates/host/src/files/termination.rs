@@ -1,9 +1,9 @@
 //! A container's termination message: from the file that the agent made for it, or else the end of its log.
 //!
-//! The container could write to the directory of that file only through the file itself, but somebody with rights on the
-//! node may have put a link, a fifo or a mount in its way. So the file is opened below the directory of all pods through
-//! no link and onto no other mount, it must be a regular file, and only its end is read. All of this runs in a lane of
-//! its own ([`super::lanes`]): a disk that does not answer costs this message, not the reading of the runtime.
+//! A container can write only the file itself. Another privileged process may replace it with a symlink, fifo or mount,
+//! so it is opened below the directory of all pods through no symlink and no other mount, it must be a regular file,
+//! and only its end is read. All of this runs on worker threads of its own ([`super::workers`]): a disk that hangs
+//! costs this message, but does not block the reading of the runtime.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -22,7 +22,7 @@ const MAX_FILE_BYTES: u64 = TextLimit::TerminationMessage.bytes() as u64;
 const MAX_LOG_BYTES: usize = TextLimit::TerminationMessageFromLog.bytes();
 const MAX_LOG_LINES: u64 = 80;
 
-/// Failures to read become the message: the user asked for one, and this is why there is none.
+/// If the message can't be read, the error becomes the message, so that the user sees why there is none.
 pub fn message(layout: &FilesLayout, request: &TerminationMessageRequest) -> String {
     let own = |path: &String| layout.own_termination_log(&request.pod, &request.container, path);
     if let Some(file) = request.mounted.iter().find_map(own) {
@@ -50,7 +50,7 @@ pub fn message(layout: &FilesLayout, request: &TerminationMessageRequest) -> Str
 fn open(layout: &FilesLayout, file: &Path) -> io::Result<File> {
     let way = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let pods = rustix::fs::open(layout.pods(), way, Mode::empty())?;
-    // Not blocking: opening a fifo would wait for its writer.
+    // Non-blocking, because opening a fifo would wait for its writer.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
     regular(File::from(open_file_on_same_mount(pods.as_fd(), file, flags)?))
 }
@@ -63,7 +63,7 @@ fn end_of(mut file: File, bytes: u64) -> io::Result<Vec<u8>> {
     Ok(text)
 }
 
-/// Without the number that Rust puts behind the words of the system.
+/// The system's error text without the number that Rust appends.
 fn plain(error: &io::Error) -> String {
     let text = error.to_string();
     match text.split_once(" (os error") {
@@ -186,7 +186,7 @@ mod tests {
         fs::write(&b.file, "own").unwrap();
         assert_eq!(b.message_of(&[&secret, &of_other, &b.file], false), "own");
         assert_eq!(b.message_of(&[&secret, &of_other], false), "");
-        // The runtime has resolved a link on the way to the agent's directory.
+        // The runtime has resolved a symlink in the path to the agent's directory.
         let moved = b.temp.path().join("moved");
         fs::rename(b.temp.path().join("root"), &moved).unwrap();
         symlink("moved", b.temp.path().join("root")).unwrap();

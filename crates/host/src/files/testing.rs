@@ -1,4 +1,4 @@
-//! Real mounts and disks for tests, and the promise that none of them stays.
+//! Real mounts and disks for tests, which are always removed.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -39,7 +39,7 @@ pub fn tmpfs(at: &Path) {
     rustix::mount::mount("tmpfs", at, "tmpfs", MountFlags::empty(), None).unwrap();
 }
 
-/// A block device over a file. Given back at the end: declare it before [`Mounts`], which goes first then.
+/// A loop device over a file. Declare it before [`Mounts`], which is dropped first then.
 pub struct LoopDevice {
     pub path: PathBuf,
 }
@@ -59,7 +59,7 @@ impl Drop for LoopDevice {
     }
 }
 
-/// What stands behind a claim, on this directory or disk and without any wishes.
+/// The volume of a claim, on this directory or disk and without options.
 pub fn plain_volume(path: &Path) -> LocalVolume {
     LocalVolume {
         name: "pv".into(),

@@ -1,4 +1,4 @@
-//! The whole life of a pod's files through the port, and names that would lead elsewhere.
+//! A pod's files from set-up to tear-down, through the port, and names that would lead elsewhere.
 
 use std::fs;
 use std::path::Path;

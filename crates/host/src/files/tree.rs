@@ -1,10 +1,10 @@
-//! Removing trees that containers wrote to.
+//! Removes trees that containers wrote to.
 //!
 //! A container may leave a symlink to `/`, a bind mount of the node's disk (through a shared mount), a
 //! million files in one directory or a hundred thousand nested directories. So the walk
 //! - opens every directory through its parent's descriptor, and never through a symlink;
 //! - never enters a mount point: neither another filesystem nor a bind mount of the same one;
-//! - goes on past what it can't remove and tells of the first such thing;
+//! - continues after what it can't remove, and returns the first such error;
 //! - holds at most [`MAX_DEPTH`] descriptors: deeper directories are moved up and removed from there.
 
 use std::ffi::{CStr, OsStr};
@@ -22,7 +22,7 @@ use super::steps::step;
 
 const MAX_DEPTH: usize = 64;
 
-/// Removes `path` and everything below it. Nothing there is success.
+/// Removes `path` and everything below it. Succeeds if it does not exist.
 pub fn remove_tree(path: &Path) -> Result<(), FilesError> {
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
         return Err(failed("remove", path)(Errno::INVAL));
@@ -37,13 +37,13 @@ pub fn remove_tree(path: &Path) -> Result<(), FilesError> {
     removal.first_error.map_or(Ok(()), Err)
 }
 
-/// A directory to start from: its own path is trusted.
+/// Opens the directory to start from. Its own path is trusted.
 fn open_anchor(path: &Path) -> Result<OwnedFd, Errno> {
     rustix::fs::open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
 }
 
 struct Removal {
-    /// Where directories that lie too deep are moved to.
+    /// Where directories that are nested too deep are moved to.
     top: Option<OwnedFd>,
     hoisted: u64,
     first_error: Option<FilesError>,
@@ -66,7 +66,7 @@ impl Removal {
         self.first_error.get_or_insert(error);
     }
 
-    /// True if the entry is gone from there.
+    /// Returns true if the entry was removed.
     fn remove(
         &mut self,
         parent: BorrowedFd<'_>,
@@ -114,7 +114,7 @@ impl Removal {
         }
     }
 
-    /// Removes what is in a directory, again until a pass removes nothing (new entries, moved-up directories).
+    /// Removes the content of a directory, in passes until one removes nothing (new entries, moved-up directories).
     fn clear(&mut self, dir: OwnedFd, path: &mut PathBuf, depth: usize) {
         if depth == 0 {
             self.top = dir.try_clone().ok();

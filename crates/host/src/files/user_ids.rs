@@ -1,4 +1,4 @@
-//! Which of the host's ids belong to a pod, in a file of its directory that has upstream's name and form.
+//! The host's user IDs of a pod, in a file of its directory with upstream's name and format.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -14,10 +14,10 @@ use super::layout::FilesLayout;
 
 const FILE: &str = "userns";
 const DRAFT: &str = "userns.new";
-/// More than one mapping comes to.
+/// Larger than any mapping.
 const MAX_BYTES: u64 = 64 << 10;
 
-/// Draft, sync, rename, sync of the directory: after a crash there is the old file or the new one.
+/// Write a draft, sync, rename, sync the directory: after a crash there is the old file or the new one.
 pub fn write(layout: &FilesLayout, uid: &PodUid, ids: &IdMapping) -> Result<(), FilesError> {
     let dir = layout.pod(uid)?;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -33,7 +33,7 @@ pub fn write(layout: &FilesLayout, uid: &PodUid, ids: &IdMapping) -> Result<(), 
     rustix::fs::fsync(&opened).map_err(|e| failed("write", &dir)(e.into()))
 }
 
-/// A pod whose file can't be understood is named: its ids may be in use by somebody who can't be told apart.
+/// Also returns the pods whose file can't be parsed: their IDs are unknown and may be in use.
 pub fn read_all(layout: &FilesLayout) -> UserNamespaceScan {
     let mut found = UserNamespaceScan::default();
     let pods = layout.root.join("pods");
@@ -61,7 +61,7 @@ pub fn read_all(layout: &FilesLayout) -> UserNamespaceScan {
     found
 }
 
-/// Names that are not text are no pods.
+/// Names that are not UTF-8 are not pods.
 fn names(dir: &Path) -> io::Result<Vec<String>> {
     let names = fs::read_dir(dir)?.map(|entry| Ok(entry?.file_name().into_string().ok()));
     names.filter_map(io::Result::transpose).collect()

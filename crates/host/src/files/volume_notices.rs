@@ -1,4 +1,4 @@
-//! What threads that work on volumes have to tell of it, on its way to whoever tells users.
+//! Notices from threads that work on volumes, on their way to the engine.
 
 use async_trait::async_trait;
 use model::PodUid;
@@ -11,7 +11,7 @@ type Item = (PodUid, VolumeNotice);
 
 #[derive(Debug)]
 pub struct HostVolumeNotices {
-    // Kept, so that the other end never sees the last of them go.
+    // Kept, so that the receiver never sees all senders dropped.
     sender: UnboundedSender<Item>,
     receiver: Mutex<UnboundedReceiver<Item>>,
 }
@@ -39,13 +39,13 @@ impl VolumeNoticeFeed for HostVolumeNotices {
     }
 }
 
-/// Where to tell it.
+/// Sends notices.
 #[derive(Clone, Debug)]
 pub struct VolumeNoticeSender(UnboundedSender<Item>);
 
 impl VolumeNoticeSender {
     pub fn tell(&self, uid: &PodUid, news: VolumeNotice) {
-        // Nobody listens when the agent goes.
+        // The receiver is dropped only while the agent shuts down.
         let _ = self.0.send((uid.clone(), news));
     }
 }

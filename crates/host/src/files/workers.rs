@@ -1,17 +1,19 @@
-//! Where work on the volumes of pods is done: threads of its own, which can be left behind.
+//! Runs file-system work for volumes on dedicated threads, because a server that does not answer blocks the calling
+//! thread for ever.
 //!
 //! ```text
-//!   asked ──> turn at the volume ──> turn at what pods share, and a place of the pod ──> thread ──> done
-//!                    │                            │                                          │ no step for QUIET
-//!                    └────────────────────────────┴─────> Hangs <────────────────────────────┘
-//!                       (who is before it takes no step)    (the thread lives on and keeps its turns)
+//!   request ──> lock of the volume ──> shared locks and a thread of the pod ──> thread ──> done
+//!                    │                            │                               │ no progress for STALL_TIMEOUT
+//!                    └────────────────────────────┴─────> Hung <──────────────────┘
+//!                    (the work in front makes no progress)    (the thread goes on and keeps its locks)
 //! ```
-//! A server that does not answer blocks whoever touches its files, for ever and beyond any signal. So each piece of work
-//! has a thread, each pod a bounded number of them, and each volume one at a time: a second try does not begin before
-//! the first has ended. What several pods may have (a disk, a directory of the node) has turns of its own, whoever
-//! comes; it is never kept by who waits for a place of its own pod. Who waits is told after a while that it hangs, and
-//! tries again later. Work that is slow but goes on (a million files, a disk being formatted) is waited for, by those
-//! behind it too: its steps tell ([`super::steps`]). Long work learns there that nobody waits for it any more.
+//! A server that does not answer blocks the thread that touches its files, for ever and beyond any signal. So each
+//! piece of work has its own thread, each pod has a bounded number of threads, and work on one volume is serialized: a
+//! second attempt does not start before the first has ended. A disk or host directory that several pods use has its own
+//! lock. A pod that waits for one of its own threads does not hold that lock. When the work in front makes no progress,
+//! callers get [`FilesError::Hung`] and retry later. Slow work that makes progress (a million files, a disk being
+//! formatted) is waited for, also by the work behind it: its steps are counted ([`super::steps`]). Long work stops when
+//! its caller is gone.
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -26,16 +28,16 @@ use tokio::sync::{Mutex, OwnedMutexGuard, OwnedSemaphorePermit, Semaphore, onesh
 use super::steps::WorkProgress;
 use super::volume_notices::VolumeNoticeSender;
 
-/// As long as the kubelet gives a volume; nothing local takes a part of it.
+/// The time that upstream gives a volume. No local operation takes nearly as long.
 const STALL_TIMEOUT: Duration = Duration::from_secs(120);
-/// Threads of one owner at once. Work on the pod as a whole takes all of them.
+/// Concurrent threads of one owner. Work on the whole pod takes all of them.
 const THREADS_PER_OWNER: u32 = 4;
 
-/// Whose threads are counted together.
+/// Owners whose threads are counted separately.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum WorkOwner {
     Pod(PodUid),
-    /// Something that is the node's, by its name.
+    /// An object of the node, by name.
     Node(String),
 }
 
@@ -45,17 +47,17 @@ impl From<&PodUid> for WorkOwner {
     }
 }
 
-/// What the work is about.
+/// What the work is about, and so with which other work it may run.
 #[derive(Clone, Copy, Debug)]
 pub enum WorkScope<'a> {
     Volume(&'a str),
-    /// One container's files: a part of the pod like a volume, but not one.
+    /// One container's files. They are locked like a volume.
     Container(&'a str),
-    /// Looks only; one at a time. Ends when work on the pod as a whole is asked for.
+    /// Read-only, one at a time. Stops when other work on the whole pod is waiting.
     Measuring,
-    /// Looks only, at what no server is behind.
+    /// Reads records on the node's own disk, which cannot hang.
     ReadingRecords,
-    /// Nothing else of the pod is worked on meanwhile.
+    /// Excludes all other work on the pod.
     Pod,
 }
 
@@ -77,7 +79,7 @@ impl WorkScope<'_> {
     }
 }
 
-/// One after the other; and whether the one whose turn it is gets on.
+/// A lock, and the progress of the work that holds it.
 #[derive(Clone, Debug, Default)]
 struct SerialLock {
     lock: Arc<Mutex<()>>,
@@ -90,7 +92,7 @@ struct SerialLocks(Arc<Mutex<BTreeMap<String, SerialLock>>>);
 impl SerialLocks {
     async fn of(&self, name: &str) -> SerialLock {
         let mut turns = self.0.lock().await;
-        // Those that nobody uses have nothing to remember.
+        // Unused locks can be dropped.
         turns.retain(|_, turn| Arc::strong_count(&turn.lock) > 1);
         turns.entry(name.to_owned()).or_default().clone()
     }
@@ -101,11 +103,11 @@ struct OwnerWorkers {
     places: Arc<Semaphore>,
     turns: SerialLocks,
     activity: WorkProgress,
-    /// How many ask for the pod as a whole: who only looks gives way to them.
+    /// How many callers wait for the whole pod. Measurements stop for them.
     whole_pod_requests: Arc<AtomicUsize>,
 }
 
-/// Counts while somebody asks for the pod as a whole.
+/// Counts while a caller waits for the whole pod or works on it.
 struct WholePodRequest(Arc<AtomicUsize>);
 
 impl WholePodRequest {
@@ -125,14 +127,15 @@ impl Drop for WholePodRequest {
 pub struct VolumeWorkers {
     stall_timeout: Duration,
     owners: Arc<Mutex<BTreeMap<WorkOwner, Arc<OwnerWorkers>>>>,
-    /// By names of what pods may share.
+    /// Locks of disks and directories that several pods may use, by name.
     shared: SerialLocks,
     sender: Option<VolumeNoticeSender>,
 }
 
-/// Held by the thread until its work has ended, however long ago its customer left.
+/// Held by the thread until its work has ended, even if its caller left long ago.
 struct WorkPermit {
-    // First: who gets the place next may be the last to use the owner's lanes.
+    // Dropped first, so that the map can drop an owner without work: the caller that gets the thread next may be its
+    // last.
     _own: Arc<OwnerWorkers>,
     _places: OwnedSemaphorePermit,
     _turns: Vec<OwnedMutexGuard<()>>,
@@ -148,12 +151,12 @@ impl VolumeWorkers {
         Self { stall_timeout: quiet, owners: Arc::default(), shared: SerialLocks::default(), sender: None }
     }
 
-    /// What the work has to say goes there.
+    /// Sends notices about the work there.
     pub fn reporting_to(self, teller: VolumeNoticeSender) -> Self {
         Self { sender: Some(teller), ..self }
     }
 
-    /// Does `work`, once those before it have ended. `what` names it where it hangs.
+    /// Runs `work` after earlier work in the same scope has ended. `what` names it in errors.
     pub async fn run<T: Send + 'static>(
         &self,
         owner: impl Into<WorkOwner>,
@@ -164,7 +167,8 @@ impl VolumeWorkers {
         self.run_on(owner, lane, &[], what, work).await
     }
 
-    /// The same for work on things that other pods may work on as well. Who names several names them in one order.
+    /// The same for work on resources that other pods may use too. Callers must list several resources in the same
+    /// order.
     pub async fn run_on<T: Send + 'static>(
         &self,
         owner: impl Into<WorkOwner>,
@@ -181,7 +185,7 @@ impl VolumeWorkers {
         let thread = move || {
             let result = counted.count_steps_of(|| work(&counted));
             drop(place);
-            // Nobody waits any more when it took too long.
+            // The caller may be gone when the work took too long.
             let _ = told.send(result);
         };
         if let Err(source) = std::thread::Builder::new().name("volume".into()).spawn(thread) {
@@ -193,7 +197,7 @@ impl VolumeWorkers {
         }
     }
 
-    /// When earlier work there has ended: nothing of it will touch the place any more.
+    /// Returns when earlier work in this scope has ended, so that it no longer touches the files.
     pub async fn wait_until_idle(
         &self,
         owner: impl Into<WorkOwner>,
@@ -241,8 +245,8 @@ impl VolumeWorkers {
         Ok(WorkPermit { _places: places, _turns: turns, _own: own, pulse })
     }
 
-    /// Places, and turns at what pods share. Neither is kept while the other is waited for: what hangs in this pod would
-    /// be in the way of others, and what hangs elsewhere in the way of this pod's other volumes.
+    /// Takes threads of the pod and the shared locks, and holds neither while it waits for the other. Otherwise a hang
+    /// in this pod would block other pods, and a hang elsewhere would block this pod's other volumes.
     async fn acquire_threads_and_shared_locks(
         &self,
         own: &OwnerWorkers,
@@ -253,7 +257,7 @@ impl VolumeWorkers {
         loop {
             let places = own.places.clone().acquire_many_owned(count);
             let places = self.wait_while_progressing(&own.activity, what, places).await?;
-            // It is never closed.
+            // The semaphore is never closed.
             let places = places.map_err(|_| FilesError::Panicked { what: what.to_owned() })?;
             let free = others.iter().map(|(_, turn)| turn.lock.clone().try_lock_owned());
             if let Ok(guards) = free.collect::<Result<Vec<_>, _>>() {
@@ -274,7 +278,7 @@ impl VolumeWorkers {
         }
     }
 
-    /// Waits as long as something goes on.
+    /// Waits as long as there is progress.
     async fn wait_while_progressing<T>(
         &self,
         activity: &WorkProgress,
@@ -299,7 +303,7 @@ impl VolumeWorkers {
 
     async fn own(&self, owner: &WorkOwner) -> Arc<OwnerWorkers> {
         let mut owners = self.owners.lock().await;
-        // Those that nobody uses have nothing to remember.
+        // Owners without work can be dropped.
         owners.retain(|_, own| Arc::strong_count(own) > 1);
         let made = || {
             let places = Arc::new(Semaphore::new(THREADS_PER_OWNER as usize));
@@ -359,7 +363,7 @@ mod tests {
             );
         }
         drop(hold);
-        // Whoever waits gets in as soon as it has ended.
+        // The waiting caller runs as soon as the work has ended.
         assert_eq!(quick(&lanes, "a", WorkScope::Volume("v")).await.unwrap(), 7);
         assert_eq!(quick(&lanes, "a", WorkScope::Pod).await.unwrap(), 7);
         assert_eq!(quick(&lanes, "c", WorkScope::Pod).await.unwrap(), 7);
@@ -407,7 +411,7 @@ mod tests {
         drop(hold);
     }
 
-    /// A pod that goes does not wait for the end of a walk over its million files.
+    /// Deleting a pod does not wait for the end of a walk over a million files.
     #[tokio::test]
     async fn measuring_gives_way_to_work_on_the_whole_pod() {
         let lanes = lanes();
@@ -437,7 +441,8 @@ mod tests {
         );
     }
 
-    /// Who waits for it waits as long: a disk that one pod has formatted is no reason to call another's hung.
+    /// Waiting for slow work is not a hang: while one pod's disk is formatted, another pod that waits for it gets no
+    /// error.
     #[tokio::test]
     async fn those_behind_slow_work_wait_for_it() {
         let lanes = VolumeWorkers::with_stall_timeout(Duration::from_secs(2));
@@ -481,7 +486,7 @@ mod tests {
         assert_eq!(quick("same").await.unwrap(), 7);
     }
 
-    /// Nobody's disk is kept by a pod that can't use it: one whose every place hangs.
+    /// A pod whose every thread hangs does not hold the lock of a disk.
     #[tokio::test]
     async fn who_waits_for_a_place_keeps_no_turn_at_what_pods_share() {
         let lanes = VolumeWorkers::with_stall_timeout(Duration::from_secs(600));
@@ -521,7 +526,7 @@ mod tests {
         }
     }
 
-    /// A pod's other volumes are not in the queue of a disk that hangs elsewhere.
+    /// If a shared disk hangs, a pod that waits for it can still use its other volumes.
     #[tokio::test]
     async fn who_waits_for_a_shared_turn_keeps_no_place() {
         let lanes = VolumeWorkers::with_stall_timeout(Duration::from_secs(600));
@@ -553,7 +558,7 @@ mod tests {
         }
     }
 
-    /// Until everybody who can go on waits. All of them are on this thread.
+    /// Runs until every task waits. All of them are on this thread.
     async fn settle() {
         for _ in 0..200 {
             tokio::task::yield_now().await;

@@ -11,9 +11,9 @@ use ports::LogOutput;
 
 #[derive(Debug, PartialEq, Eq)]
 pub struct Record<'a> {
-    /// As written: RFC 3339 with nanoseconds.
+    /// RFC 3339 with nanoseconds, as the runtime wrote it.
     pub time: Cow<'a, str>,
-    /// With its line end, unless the line goes on in the next record.
+    /// With its newline, unless the line continues in the next record.
     pub text: Cow<'a, [u8]>,
     is_stderr: bool,
 }
@@ -38,7 +38,7 @@ struct DockerLine<'a> {
     stream: Cow<'a, str>,
 }
 
-/// None for a line in no known format.
+/// `None` if the line has no known format.
 pub fn parse(line: &[u8]) -> Option<Record<'_>> {
     if line.first() == Some(&b'{') { parse_docker(line) } else { parse_cri(line) }
 }

@@ -1,8 +1,8 @@
-//! Reading container log files as the runtime writes them.
+//! Reads container log files as the runtime writes them.
 //!
-//! A container with a hostPath on the logs directory could put a symlink to any file of the node where a log
-//! is expected, so files are opened beneath the logs directory without following a single link, and only
-//! regular files are read.
+//! A container with a hostPath on the logs directory could put a symlink to any file of the node where a log is
+//! expected. So files are opened beneath the logs directory without following any symlink, and only regular files are
+//! read.
 
 mod line;
 mod open;

@@ -1,4 +1,4 @@
-//! Opening a log without being led elsewhere.
+//! Opens a log file safely.
 
 use std::fs::File;
 use std::io;
@@ -20,13 +20,13 @@ pub fn open_log(logs_dir: &Path, path: &Path) -> io::Result<File> {
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, message));
     };
     let base = rustix::fs::open(logs_dir, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-    // Not blocking: opening a fifo would wait for its writer.
+    // Non-blocking, because opening a fifo would wait for its writer.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = open_without_symlinks(base.as_fd(), inside, flags, Mode::empty())?;
     regular(File::from(file))
 }
 
-/// Refuses what is not a regular file: reading a fifo or a device may wait for ever.
+/// Refuses everything but regular files: reading a fifo or a device may block for ever.
 pub(crate) fn regular(file: File) -> io::Result<File> {
     let stat = rustix::fs::fstat(&file)?;
     match FileType::from_raw_mode(stat.st_mode) {

@@ -1,4 +1,4 @@
-//! From the bytes of a log file to the bytes that a reader gets.
+//! Converts the bytes of a log file to the output of a log request.
 
 use bytes::{Bytes, BytesMut};
 use model::Wall;
@@ -7,18 +7,18 @@ use ports::{LogOptions, LogOutput};
 use super::line;
 use super::tail::MAX_LINE;
 
-/// Splits into lines, leaves out what the options exclude, and counts.
+/// Splits the file into lines, drops what the options exclude, and counts.
 pub struct Renderer {
     timestamps: bool,
     since: Option<Wall>,
     output: LogOutput,
     lines_left: Option<u64>,
     bytes_left: Option<u64>,
-    /// The beginning of a line whose end was not read yet.
+    /// The start of a line whose end was not read yet.
     pending: BytesMut,
-    /// The pending line is too long to be one of a log: it is skipped up to its end.
+    /// The pending line is too long for a log line and is skipped up to its end.
     skipping: bool,
-    /// The next record begins a line (and gets the time before it, if wanted).
+    /// The next record starts a line (and is preceded by the time, if requested).
     at_line_start: bool,
 }
 
@@ -28,7 +28,7 @@ impl Renderer {
             timestamps: options.timestamps,
             since: options.since,
             output: options.output,
-            // Without follow, what is appended while the tail is read is not part of it.
+            // Without follow, lines that are appended during the read are not included.
             lines_left: options.tail_lines.filter(|_| !options.follow),
             bytes_left: options.limit_bytes,
             pending: BytesMut::new(),
@@ -37,7 +37,7 @@ impl Renderer {
         }
     }
 
-    /// Nothing more will come out of it.
+    /// Whether a limit was reached, so that there is no more output.
     pub fn is_done(&self) -> bool {
         self.lines_left == Some(0) || self.bytes_left == Some(0)
     }
@@ -58,7 +58,7 @@ impl Renderer {
         out.freeze()
     }
 
-    /// The file is over: a last line without an end counts as one.
+    /// At the end of the file, a last line without a newline counts as a line.
     pub fn finish(&mut self) -> Bytes {
         let mut out = BytesMut::new();
         if !self.pending.is_empty() {
@@ -67,7 +67,7 @@ impl Renderer {
         out.freeze()
     }
 
-    /// Another file begins.
+    /// Starts another file.
     pub fn restart(&mut self) -> Bytes {
         let rest = self.finish();
         self.skipping = false;
@@ -113,7 +113,7 @@ impl Renderer {
     }
 }
 
-/// RFC 3339 with exactly nine digits of the second, in the zone of the file, `Z` for UTC.
+/// RFC 3339 with exactly nine digits of fractional seconds, in the time zone of the file, `Z` for UTC.
 fn with_nanoseconds(time: &str) -> String {
     let zone = time.rfind(['Z', 'z', '+', '-']).filter(|at| *at > 10).unwrap_or(time.len());
     let (clock, zone) = time.split_at(zone);

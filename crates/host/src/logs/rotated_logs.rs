@@ -1,5 +1,4 @@
-//! Files that a log was rotated away to. A reader who stands still while the log is rotated more than once finds there what
-//! it has missed: neither the file that it reads nor the one at the log's path.
+//! Finds log files that were rotated away while a slow reader was still reading an older one.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -9,31 +8,32 @@ use std::path::{Path, PathBuf};
 
 use super::open::open_log;
 
-/// Looked at per directory, and opened at a time. A runtime's log has five.
+/// At most this many files are examined per directory, and opened at a time. A runtime keeps five.
 const MAX_ENTRIES: usize = 1000;
 const MAX_OPEN_FILES: usize = 16;
 
-/// Inode and time of the last write: inodes are used again, and what was rotated away is not written to any more.
+/// Inode and modification time: inodes are reused, and a rotated file is no longer written.
 type FileMark = (u64, i64, i64);
 
-/// Rotated files of which nothing more is wanted.
+/// Rotated files that the reader does not need.
 #[derive(Default)]
 pub(super) struct RotatedLogs {
     done: BTreeSet<FileMark>,
 }
 
 impl RotatedLogs {
-    /// Whatever is beside the log already is older than it.
+    /// All rotated files that exist already are older than the log.
     pub fn existing_beside(log: &Path) -> Self {
         Self { done: siblings(log).into_iter().map(|(mark, _)| mark).collect() }
     }
 
-    /// This one was read to its end.
+    /// Marks this file as read.
     pub fn mark_done(&mut self, file: &fs::Metadata) {
         self.done.insert(mark(file));
     }
 
-    /// Those that came between the file that was read (`old`) and the one at the log's path now (`new`), in their order.
+    /// The files that were rotated after the one that was read (`old`) and before the one at the log's path now
+    /// (`new`), in order.
     pub fn between(
         &mut self,
         logs_dir: &Path,
@@ -50,7 +50,7 @@ impl RotatedLogs {
             self.done.insert(mark);
             match open_log(logs_dir, &path) {
                 Ok(file) => files.push(file),
-                // Packed or removed since.
+                // It was compressed or removed meanwhile.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(error),
             }
@@ -63,8 +63,8 @@ fn mark(file: &fs::Metadata) -> FileMark {
     (file.ino(), file.mtime(), file.mtime_nsec())
 }
 
-/// Regular files that are called as the log, a dot, and a time or number; not those that were packed since, or are about
-/// to be.
+/// Regular files whose name is the log's, a dot, and a time or number. Files that are or are being compressed are left
+/// out.
 fn siblings(log: &Path) -> Vec<(FileMark, PathBuf)> {
     let (Some(dir), Some(name)) = (log.parent(), log.file_name().and_then(|name| name.to_str())) else {
         return Vec::new();

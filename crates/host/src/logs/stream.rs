@@ -1,4 +1,4 @@
-//! A log as a stream of bytes, maybe followed while the container writes it.
+//! A log as a stream of bytes, optionally followed while the container writes it.
 //!
 //! ```text
 //! read to the end -> (no follow) end
@@ -8,7 +8,7 @@
 //!                 -> wait for a change in the log's directory, for the end of the container, or a while
 //! ```
 //!
-//! The next piece is read only when the reader asks for it: a slow reader slows nobody down.
+//! The next piece is read only when the reader asks for it, so a slow reader delays nothing else.
 
 use std::collections::VecDeque;
 use std::fs::{File, Metadata};
@@ -33,11 +33,11 @@ use super::rotated_logs::RotatedLogs;
 use super::tail::tail_offset;
 
 const PIECE: usize = 32 * 1024;
-/// How often a followed log is looked at although nothing told of a change.
+/// How often a followed log is read although there was no notification of a change.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Reads the log at `path`, which must be a regular file below `logs_dir`. `ended` tells that the container writes
-/// no more; it is only waited for when following.
+/// Reads the log at `path`, which must be a regular file below `logs_dir`. `ended` resolves when the container writes
+/// no more; it is only used when following.
 pub fn stream(
     logs_dir: impl Into<PathBuf>,
     path: impl Into<PathBuf>,
@@ -49,7 +49,7 @@ pub fn stream(
     pieces(State::Start(start))
 }
 
-/// As [`stream`], with the file open when it returns.
+/// As [`stream`], but opens the file before it returns.
 pub(super) async fn open_stream(
     logs_dir: &Path,
     path: &Path,
@@ -96,11 +96,11 @@ struct Reader {
     start: LogStreamRequest,
     file: tokio::fs::File,
     renderer: Renderer,
-    /// What followed the file when it was rotated away; each begins once the one before is read to its end.
+    /// Files that followed this one at rotations; each is read when the one before was read to its end.
     successors: VecDeque<tokio::fs::File>,
     rotated_logs: RotatedLogs,
     changes: Changes,
-    /// Until then a file that holds nothing is waited for, although it is not followed.
+    /// Until then an empty file is waited for, although the log is not followed.
     first_line_until: Option<Instant>,
     has_ended: bool,
     is_over: bool,
@@ -108,7 +108,7 @@ struct Reader {
 
 impl Reader {
     async fn open(start: LogStreamRequest) -> io::Result<Box<Self>> {
-        // Before the log is opened: what is rotated away from now on may have to be read.
+        // Listed before the log is opened: files that are rotated away from now on may have to be read.
         let log = start.path.clone();
         let siblings = match start.options.follow {
             true => blocking(move || Ok(RotatedLogs::existing_beside(&log))).await?,
@@ -153,7 +153,7 @@ impl Reader {
         Ok(None)
     }
 
-    /// All of the file is read. Returns what the end itself brings out.
+    /// The whole file was read. Returns the output that the end of the file produces.
     async fn at_end(&mut self) -> io::Result<Bytes> {
         if self.waits_for_first_line().await? {
             return Ok(Bytes::new());
@@ -168,7 +168,7 @@ impl Reader {
             return Ok(self.renderer.restart());
         }
         if !self.changes.are_watched() {
-            // Then look again: what came before the watch was told by nobody.
+            // Read once more: changes before the watch was added caused no notification.
             self.changes = Changes::watch(self.start.path.parent());
             return Ok(Bytes::new());
         }
@@ -186,15 +186,15 @@ impl Reader {
         Ok(Bytes::new())
     }
 
-    /// False when there is nothing to wait for. A container is called running as soon as its process is, which may be
-    /// a moment before that process has written its first line.
+    /// Returns false if there is nothing to wait for. A container counts as running as soon as its process exists,
+    /// which may be a moment before the process has written its first line.
     async fn waits_for_first_line(&mut self) -> io::Result<bool> {
         let Some(until) = self.first_line_until.filter(|_| !self.start.options.follow) else {
             return Ok(false);
         };
         if self.file.metadata().await?.len() > 0 || Instant::now() >= until {
             self.first_line_until = None;
-            // Something may have come since the end was read.
+            // Something may have been written since the end was read.
             return Ok(true);
         }
         if !self.changes.are_watched() {
@@ -209,7 +209,7 @@ impl Reader {
         Ok(true)
     }
 
-    /// True if another file is at the log's path: the runtime writes there from now on.
+    /// Returns true if another file is at the log's path, to which the runtime writes from now on.
     async fn look_for_successor(&mut self) -> io::Result<bool> {
         let now = match open(&self.start).await {
             Ok(file) => file,
@@ -223,7 +223,7 @@ impl Reader {
             return Ok(true);
         }
         if new.len() < self.file.stream_position().await? {
-            // Cut in place by somebody: what is there now is new, and the rest of a line that began before is lost.
+            // The file was truncated in place: its content is new, and the rest of a line that started before is lost.
             self.renderer.restart();
             self.file.seek(SeekFrom::Start(0)).await?;
             return Ok(true);
@@ -233,7 +233,7 @@ impl Reader {
 }
 
 impl Reader {
-    /// What was rotated away between these two.
+    /// The files that were rotated away between these two.
     async fn missed(&mut self, old: Metadata, new: Metadata) -> io::Result<VecDeque<tokio::fs::File>> {
         let (logs_dir, path) = (self.start.logs_dir.clone(), self.start.path.clone());
         let mut siblings = std::mem::take(&mut self.rotated_logs);
@@ -259,11 +259,11 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send
     tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?
 }
 
-/// Tells that something changed in the log's directory.
+/// Notifies of changes in the log's directory.
 enum Changes {
     NotWatched,
     Watched(EventStream<Vec<u8>>),
-    /// There is no inotify to be had.
+    /// inotify is not available.
     Polled,
 }
 
@@ -285,7 +285,7 @@ impl Changes {
     async fn next(&mut self) {
         match self {
             Changes::Watched(events) => {
-                // The time-out is for what inotify can't tell, such as a directory that was replaced.
+                // The timeout covers changes that inotify does not report, such as a replaced directory.
                 let told = tokio::time::timeout(LOOK_EVERY, events.next()).await;
                 if matches!(told, Ok(None | Some(Err(_)))) {
                     *self = Changes::Polled;

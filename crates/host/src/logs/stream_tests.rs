@@ -66,7 +66,7 @@ struct Follower {
 }
 
 impl Follower {
-    /// Reads until exactly this much more has come.
+    /// Reads exactly this many more bytes.
     async fn expect(&mut self, expect: &str) {
         while self.text.len() < expect.len() {
             let piece = tokio::time::timeout(Duration::from_secs(20), self.stream.next()).await;
@@ -128,7 +128,7 @@ async fn follows_across_rotations_without_loss_or_repetition() {
     follower.expect("begin\n").await;
     for number in 0..20 {
         b.say(&format!("before {number}"));
-        // As the runtime does it: it still writes to the old file after the rename, until it opens the new one.
+        // As the runtime does: it still writes to the old file after the rename, until it opens the new one.
         let mut old = OpenOptions::new().append(true).open(&b.path).unwrap();
         fs::rename(&b.path, b.path.with_extension(format!("log.{number}"))).unwrap();
         old.write_all(line(&format!("between {number}")).as_bytes()).unwrap();
@@ -144,7 +144,7 @@ async fn follows_across_rotations_without_loss_or_repetition() {
     follower.expect_end().await;
 }
 
-/// Rotations that fall together while the reader does not ask.
+/// Several rotations while the reader does not read.
 #[tokio::test]
 async fn what_was_rotated_away_in_between_is_read_too() {
     let b = bench();
@@ -162,7 +162,7 @@ async fn what_was_rotated_away_in_between_is_read_too() {
     b.say("second");
     rotate("20240101-000002");
     b.say("third");
-    // Neither is what was packed, nor a link, nor what has another name.
+    // Compressed files, symlinks and files with other names are left out.
     fs::write(b.path.with_extension("log.20240101-000000.gz"), line("packed")).unwrap();
     fs::write(b.path.with_file_name("1.log.20240101-000003"), line("another")).unwrap();
     symlink(b.path.with_file_name("1.log.20240101-000003"), b.path.with_extension("log.20240101-000003"))
@@ -235,7 +235,7 @@ async fn a_symlink_swapped_in_during_a_follow_is_not_followed() {
     follower.expect_end().await;
 }
 
-/// One piece is read per question: a reader that stops asking makes nobody hold the rest.
+/// One piece is read per poll: for a reader that stops, the rest is not held in memory.
 #[tokio::test]
 async fn a_slow_reader_gets_small_pieces() {
     let b = bench();
@@ -253,7 +253,7 @@ async fn a_slow_reader_gets_small_pieces() {
     assert!(pieces > 20);
 }
 
-/// A container is called running a moment before it has written anything.
+/// A container counts as running a moment before it has written anything.
 #[tokio::test]
 async fn the_first_line_of_a_fresh_log_is_waited_for() {
     let b = bench();
@@ -267,7 +267,7 @@ async fn the_first_line_of_a_fresh_log_is_waited_for() {
         b.say("hello");
     };
     tokio::join!(read, write);
-    // One that holds something is read as it is.
+    // A log that is not empty is read as it is.
     assert_eq!(b.all(patient()).await, "hello\n");
 }
 
@@ -277,7 +277,7 @@ async fn a_log_that_stays_empty_is_not_waited_for_any_longer() {
     assert_eq!(b.all(LogOptions::default()).await, "");
     let moment = LogOptions { first_line_within: Duration::from_millis(50), ..LogOptions::default() };
     assert_eq!(b.all(moment).await, "");
-    // Nor is one whose container has ended.
+    // The log of a container that has ended is not waited for either.
     let patient = LogOptions { first_line_within: Duration::from_secs(3600), ..LogOptions::default() };
     let ended = stream(&b.logs, &b.path, patient, std::future::ready(()));
     assert_eq!(ended.count().await, 0);

@@ -7,10 +7,10 @@ use std::os::unix::fs::FileExt;
 use super::line;
 
 const BLOCK: u64 = 16 * 1024;
-/// Runtimes cut lines at 16 KiB unless told otherwise. What is longer than this is no log line.
+/// Runtimes split lines at 16 KiB unless configured otherwise. Anything longer is not a log line.
 pub(super) const MAX_LINE: usize = 1 << 20;
 
-/// Where the last `lines` lines begin. A last line without an end comes in addition.
+/// The position where the last `lines` lines start. A last line without a newline is counted in addition.
 pub fn tail_offset(file: &File, lines: u64) -> io::Result<u64> {
     let size = file.metadata()?.len();
     let mut block = vec![0; BLOCK as usize];
@@ -33,11 +33,11 @@ pub fn tail_offset(file: &File, lines: u64) -> io::Result<u64> {
     Ok(0)
 }
 
-/// The texts of the last `lines` lines, joined, and of that the last `bytes` bytes.
+/// The texts of the last `lines` lines, joined and then cut to the last `bytes` bytes.
 pub fn read_tail(mut file: File, lines: u64, bytes: usize) -> io::Result<Vec<u8>> {
     let start = tail_offset(&file, lines)?;
     file.seek(SeekFrom::Start(start))?;
-    // What is appended meanwhile is not waited for.
+    // What is appended meanwhile is not read.
     let size = file.metadata()?.len();
     let mut reader = BufReader::new(file.take(size.saturating_sub(start)));
     let mut out: Vec<u8> = Vec::new();

@@ -1,16 +1,16 @@
-//! Connections, and what is said when there is none.
+//! Opens connections, and describes connection failures.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use tokio::net::{TcpStream, lookup_host};
 
-/// `host:port`, with brackets where the host has colons.
+/// `host:port`, with brackets if the host contains colons.
 pub fn address(host: &str, port: u16) -> String {
     if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 
-/// Connects to the first address of the host that answers. The error is the whole sentence.
+/// Connects to the first address of the host that accepts. The error is the complete message.
 pub async fn dial(host: &str, port: u16) -> Result<TcpStream, String> {
     let mut first_problem = None;
     for at in resolve(host, port).await? {
@@ -43,7 +43,7 @@ async fn resolve(host: &str, port: u16) -> Result<Vec<SocketAddr>, String> {
     }
 }
 
-/// The system's words without number and capital letter.
+/// The system's error text without number and capital letter.
 pub fn os_error_text(error: &io::Error) -> String {
     let text = error.to_string();
     let text = text.split(" (os error").next().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! `grpc.health.v1.Health/Check` by hand: one call with one field each way is not worth a client.
+//! `grpc.health.v1.Health/Check`, encoded by hand: one call with one field each way is not worth a gRPC client.
 //!
 //! ```text
 //!   request   00 <length: 4 bytes> 0a <length> <service>        answer   00 <length: 4 bytes> 08 <status>
@@ -35,10 +35,10 @@ const CODE_INTERNAL: u32 = 13;
 const CODE_UNAVAILABLE: u32 = 14;
 const SERVING: u64 = 1;
 const MAX_ANSWER: usize = 64 << 10;
-/// A connection that fails is tried again after this, as long as there is time.
+/// A failed connection attempt is repeated after this delay, while there is time.
 const RECONNECT: Duration = Duration::from_secs(1);
 
-/// What a call came to.
+/// The result of a call.
 enum Reply {
     Status(u64),
     Failed { code: u32, message: String },
@@ -92,7 +92,7 @@ pub async fn check(
     }
 }
 
-/// `None`: there was no server of the kind at the other end.
+/// `None`: the peer is not a gRPC server.
 async fn ask(stream: Http2Detector, address: &str, service: &str) -> Option<Reply> {
     let spoke = stream.speaks_http2.clone();
     let handshake = http2::Builder::new(TokioExecutor::new()).handshake(TokioIo::new(stream));
@@ -115,7 +115,7 @@ async fn ask(stream: Http2Detector, address: &str, service: &str) -> Option<Repl
     }
 }
 
-/// A connection that notes whether the other side speaks HTTP/2: its first frame has to be that of its settings.
+/// A connection that checks whether the peer speaks HTTP/2: its first frame must be a SETTINGS frame.
 struct Http2Detector {
     stream: TcpStream,
     heard: usize,
@@ -204,7 +204,7 @@ async fn read(response: http::Response<hyper::body::Incoming>) -> Reply {
     )
 }
 
-/// What headers or trailers say, unless they say that all went well (or nothing).
+/// The gRPC error in headers or trailers; `None` if the status is OK or missing.
 fn failure(headers: &HeaderMap) -> Option<Reply> {
     let code = headers.get("grpc-status")?.to_str().ok()?.parse().unwrap_or(CODE_UNKNOWN);
     let message = headers.get("grpc-message").and_then(|m| m.to_str().ok()).unwrap_or_default();
@@ -222,7 +222,7 @@ fn http_code(status: u16) -> u32 {
     }
 }
 
-/// Field 1 of the answer; an empty answer has its default. Other fields are passed over.
+/// Field 1 of the response; in an empty response it has its default. Other fields are skipped.
 fn status_field(mut message: &[u8]) -> Option<u64> {
     let mut status = 0;
     while !message.is_empty() {

@@ -1,4 +1,4 @@
-//! One GET to a container, along redirects that stay on its host.
+//! One GET request to a container, following redirects on the same host.
 
 use std::io;
 use std::pin::pin;
@@ -20,7 +20,7 @@ use tokio::time::{Instant, timeout_at};
 use super::url::{Url, is_relative};
 use super::{USER_AGENT, dial, tls};
 
-/// Of the body, for messages.
+/// The part of the body that is kept for messages.
 const MAX_BODY: usize = TextLimit::ProbeOutput.bytes();
 const MAX_REQUESTS: usize = 10;
 
@@ -76,7 +76,7 @@ fn outcome_of(answer: Answer) -> ProbeOutcome {
             let body = String::from_utf8_lossy(&answer.body);
             ProbeOutcome::Warning { output: format!("Probe terminated redirects, Response body: {body}") }
         }
-        // What the body says may not be for everybody's eyes.
+        // The body may contain confidential data.
         status => ProbeOutcome::failure(format!("HTTP probe failed with statuscode: {status}")),
     }
 }
@@ -84,7 +84,7 @@ fn outcome_of(answer: Answer) -> ProbeOutcome {
 /// Headers that are the same in every request of a probe.
 struct Headers {
     map: HeaderMap,
-    /// Given by the probe, instead of the URL's.
+    /// The probe's Host header, which replaces the URL's.
     host: Option<String>,
 }
 
@@ -99,7 +99,7 @@ impl Headers {
                 value.parse().map_err(|_| format!("net/http: invalid header field value for {name:?}"))?;
             match key.as_str() {
                 "host" if host.is_none() => host = Some(value.to_str().unwrap_or_default().to_owned()),
-                // How the request is framed is not the probe's to say.
+                // The probe must not change the framing of the request.
                 "host" | "content-length" | "transfer-encoding" | "trailer" => {}
                 _ => drop(map.append(key, value)),
             }
@@ -122,7 +122,7 @@ struct Answer {
 }
 
 impl Answer {
-    /// Where it sends us, if it does.
+    /// The target of the redirect, if the response is one.
     fn location(&self) -> Option<&str> {
         let redirects = matches!(self.status, 301 | 302 | 303 | 307 | 308);
         self.location.as_deref().filter(|location| redirects && !location.is_empty())
@@ -134,7 +134,7 @@ enum RequestFailure {
     Body(String),
 }
 
-/// One request on a connection of its own.
+/// One request on its own connection.
 struct Exchange<'a> {
     tls: &'a tls::Connector,
     url: &'a Url,
@@ -148,7 +148,7 @@ impl Exchange<'_> {
         let in_time = |words: String| RequestFailure::NoAnswer(words);
         let connecting = async {
             let stream = dial::dial(&self.url.host, self.url.port()).await?;
-            // Its last segment is a few bytes: there is nothing to wait for.
+            // The last segment is a few bytes, so there is no reason to delay it.
             let _ = stream.set_nodelay(true);
             Ok::<_, String>(stream)
         };
@@ -227,7 +227,7 @@ fn invalid_host(host: &str) -> RequestFailure {
     RequestFailure::NoAnswer(format!("http: invalid Host header {host:?}"))
 }
 
-/// `local->remote`, as messages about a broken connection show it.
+/// `local->remote`, as upstream's messages about broken connections show it.
 fn connection_ends(stream: &TcpStream) -> String {
     match (stream.local_addr(), stream.peer_addr()) {
         (Ok(local), Ok(peer)) => format!("{local}->{peer}"),
@@ -235,7 +235,7 @@ fn connection_ends(stream: &TcpStream) -> String {
     }
 }
 
-/// Keeps the connection going for as long as the work on it lasts.
+/// Drives the connection while the work on it lasts.
 async fn drive<T>(connection: impl Future, work: impl Future<Output = T>) -> T {
     match select(pin!(work), pin!(connection)).await {
         Either::Left((done, _)) => done,
@@ -269,7 +269,7 @@ async fn answered(sent: Sent, ends: &str, deadline: Instant) -> Result<Answer, R
     Ok(Answer { status, location, body })
 }
 
-/// An error of the connection, in the reference's words where it has some. `end`: what an early end is called.
+/// A connection error, with upstream's text if there is one. `end`: the text for an early end.
 fn error_text(error: &hyper::Error, ends: &str, end: &str) -> String {
     let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(inner) = cause {

@@ -1,10 +1,10 @@
-//! Probes over the network: HTTP, TCP and gRPC, each as the reference speaks it and with its words about failures.
+//! HTTP, TCP and gRPC probes with the same protocol behaviour and failure messages as upstream.
 //!
-//! Every attempt has a connection of its own, takes at most its timeout, and is nothing but a future: dropping it
-//! closes the connection.
+//! Every attempt has its own connection, takes at most its timeout, and is just a future: dropping it closes the
+//! connection.
 //!
-//! Deliberately absent: `SO_LINGER`, which the reference sets. With it, closing a socket blocks its thread until the
-//! peer has acknowledged, even on a non-blocking socket; one dead peer would hold up everybody else's probes.
+//! Deliberately absent: `SO_LINGER`, which upstream sets. With it, closing a socket blocks its thread until the peer
+//! has acknowledged, even on a non-blocking socket; one dead peer would delay all other probes.
 
 mod dial;
 mod grpc;
@@ -26,7 +26,7 @@ pub use records::PodProbeRecords;
 
 const USER_AGENT: &str = "kube-probe/1.36";
 
-/// [`Prober`] on the real network. Cheap: it holds nothing but the TLS configuration.
+/// [`Prober`] on the real network. Cheap: it only holds the TLS configuration.
 pub struct NetworkProber {
     tls: tls::Connector,
 }
@@ -59,7 +59,7 @@ async fn tcp(host: &str, port: u16, deadline: Instant) -> ProbeOutcome {
     }
 }
 
-/// `1s`, `1m30s`: whole seconds as the reference prints them.
+/// `1s`, `1m30s`: whole seconds as upstream prints them.
 fn go_duration(duration: Duration) -> String {
     let seconds = duration.as_secs();
     let (hours, minutes, seconds) = (seconds / 3600, seconds / 60 % 60, seconds % 60);

@@ -19,7 +19,7 @@ use crate::checksummed::{add_checksum, verify_checksum};
 
 const FILE: &str = "probe-results";
 const DRAFT: &str = "probe-results.new";
-/// More than any pod's record comes to.
+/// Larger than any pod's record.
 const MAX_BYTES: u64 = 1 << 20;
 
 /// [`ProbeRecordStore`] on the real disk.
@@ -52,7 +52,7 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
     match tokio::task::spawn_blocking(work).await {
         Ok(value) => value,
         Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
-        // The runtime is going down, and with it whoever waits here.
+        // The tokio runtime is shutting down, and with it the task that waits here.
         Err(_) => std::future::pending().await,
     }
 }
@@ -96,7 +96,7 @@ fn read(path: &Path) -> Result<Option<ProbeRecord>, ProbeRecordError> {
     serde_json::from_str(body).map(Some).map_err(|error| damaged(error.to_string()))
 }
 
-/// Draft, sync, rename, sync of the directory: after a crash there is the old record or the new one.
+/// Write a draft, sync, rename, sync the directory: after a crash there is the old record or the new one.
 fn save(pods: &Path, uid: &PodUid, record: &ProbeRecord) -> Result<(), ProbeRecordError> {
     let dir = pods.join(single_name(uid)?);
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -110,7 +110,7 @@ fn save(pods: &Path, uid: &PodUid, record: &ProbeRecord) -> Result<(), ProbeReco
     let made = rustix::fs::openat(&opened, DRAFT, flags, Mode::from_raw_mode(0o600));
     let mut file = match made {
         Ok(file) => File::from(file),
-        // The directory went while we held it.
+        // The directory was removed while we had it open.
         Err(rustix::io::Errno::NOENT) => return Ok(()),
         Err(errno) => return Err(failed("create", &draft)(errno.into())),
     };
@@ -129,7 +129,7 @@ fn sealed_record(record: &ProbeRecord) -> String {
     add_checksum(&body)
 }
 
-/// A static pod may choose its uid: it must not be able to say `..` or `a/b`.
+/// A static pod may choose its UID, so `..` and `a/b` are refused.
 fn single_name(uid: &PodUid) -> Result<&str, ProbeRecordError> {
     let mut parts = Path::new(uid.as_str()).components();
     match (parts.next(), parts.next()) {

@@ -1,4 +1,4 @@
-//! TLS as a probe wants it: with whoever answers, and its failures in the reference's words.
+//! TLS for probes: without certificate verification, and with upstream's failure messages.
 
 use std::io;
 use std::sync::Arc;
@@ -13,19 +13,19 @@ pub type Connector = tokio_rustls::TlsConnector;
 pub fn unverified() -> Connector {
     let mut config = crate::unverified_tls::client_config();
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    // Each attempt stands alone.
+    // No sessions are resumed: each attempt is independent.
     config.resumption = rustls::client::Resumption::disabled();
     Arc::new(config).into()
 }
 
-/// The error is the sentence about it.
+/// The error is the complete message.
 pub async fn connect(
     connector: &Connector,
     host: &str,
     stream: TcpStream,
 ) -> Result<TlsStream<TcpStream>, String> {
     let name = ServerName::try_from(host.to_owned())
-        // What is no name goes unnamed, as an address does.
+        // A host that is not a DNS name is sent without SNI, as an IP address is.
         .unwrap_or_else(|_| ServerName::IpAddress(std::net::Ipv4Addr::LOCALHOST.into()));
     connector.connect(name, stream).await.map_err(|error| error_text(&error))
 }
@@ -44,7 +44,7 @@ fn error_text(error: &io::Error) -> String {
     }
 }
 
-/// `HandshakeFailure` as `handshake failure`.
+/// Converts `HandshakeFailure` to `handshake failure`.
 fn spaced(name: &str) -> String {
     let mut out = String::new();
     for (at, letter) in name.char_indices() {

@@ -1,4 +1,4 @@
-//! Where a request goes, and where a redirect leads from there.
+//! URLs of probes and redirects.
 
 use std::fmt;
 
@@ -9,9 +9,9 @@ use super::dial::address;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Url {
     pub https: bool,
-    /// Without brackets.
+    /// The host, without brackets.
     pub host: String,
-    /// As it is written; none means the scheme's.
+    /// The port, if given; otherwise the scheme's default is used.
     written_port: Option<u16>,
     /// Path and query.
     pub target: String,
@@ -31,7 +31,7 @@ impl Url {
         self.written_port.unwrap_or(if self.https { 443 } else { 80 })
     }
 
-    /// What the `Host` header says: as the URL has it.
+    /// The `Host` header: host and port as in the URL.
     pub fn authority(&self) -> String {
         match self.written_port {
             Some(port) => address(&self.host, port),
@@ -44,7 +44,7 @@ impl Url {
         if self.https { "https" } else { "http" }
     }
 
-    /// Where `location` leads from here, or what is wrong with it.
+    /// Resolves `location` against this URL. The error says what is wrong with it.
     pub fn join(&self, location: &str) -> Result<Self, String> {
         let location = location.split('#').next().unwrap_or_default();
         let (https, rest) = match scheme(location) {
@@ -79,7 +79,7 @@ impl fmt::Display for Url {
     }
 }
 
-/// Whether a redirect keeps to the host that it came from.
+/// Whether a redirect stays on the host that sent it.
 pub fn is_relative(location: &str) -> bool {
     scheme(location).is_none()
 }

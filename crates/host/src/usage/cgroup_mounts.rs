@@ -1,4 +1,4 @@
-//! Where the files of a cgroup are, in either version.
+//! The paths of a cgroup's files, in either version.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::files::KernelFileReader;
 use crate::cgroup::CgroupLayout;
 
-/// The mount of each controller that tells numbers.
+/// The mounts of the controllers that have usage numbers.
 pub(super) enum CgroupMounts {
     V1(V1Mounts),
     V2(PathBuf),
@@ -41,7 +41,7 @@ impl CgroupMounts {
         }
     }
 
-    /// A directory of this cgroup that lists its processes and those below it.
+    /// A directory of this cgroup that lists its processes, and has its child cgroups.
     pub fn cgroup_dir(&self, path: &str) -> Option<PathBuf> {
         let tree = match self {
             CgroupMounts::V1(trees) => trees.memory.as_ref().or(trees.cpuacct.as_ref())?,
@@ -70,12 +70,12 @@ impl CgroupMounts {
     pub fn processes(&self, files: &mut KernelFileReader, path: &str) -> Vec<u32> {
         let Some(dir) = self.cgroup_dir(path) else { return Vec::new() };
         let text = files.text(&dir, "cgroup.procs").unwrap_or_default();
-        // Zero is a process of another namespace.
+        // Zero stands for a process of another PID namespace.
         text.lines().filter_map(|line| line.trim().parse().ok()).filter(|pid| *pid != 0).collect()
     }
 }
 
-/// The directory of a cgroup in a tree.
+/// The directory of a cgroup below a mount.
 pub(super) fn below(tree: &Path, path: &str) -> PathBuf {
     tree.join(path.trim_start_matches('/'))
 }

@@ -1,12 +1,12 @@
-//! Small files of the kernel, read one after the other into the same memory.
+//! Reads small files of the kernel, one after the other into the same buffer.
 
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// Whatever is longer than this is no file that we understand.
+/// A longer file is not one that we parse.
 const MAX_FILE_BYTES: usize = 4 << 20;
-/// What v1 says instead of "no limit" is a number this large.
+/// v1 shows a number at least this large for "no limit".
 const NO_LIMIT: u64 = 1 << 62;
 
 #[derive(Default)]
@@ -16,12 +16,12 @@ pub(super) struct KernelFileReader {
 }
 
 impl KernelFileReader {
-    /// `None` when there is no such file, or no text in it.
+    /// `None` if the file does not exist or is not text.
     pub fn text(&mut self, dir: &Path, name: &str) -> Option<&str> {
         std::str::from_utf8(self.content(dir, name)?).ok()
     }
 
-    /// Where others choose some of the bytes.
+    /// For files that may contain bytes from users.
     pub fn content(&mut self, dir: &Path, name: &str) -> Option<&[u8]> {
         self.path.clear();
         self.path.push(dir);
@@ -50,12 +50,12 @@ impl KernelFileReader {
         self.text(dir, name)?.trim().parse().ok()
     }
 
-    /// `None` for no limit, in words or by size.
+    /// `None` for no limit, as the word or as a huge number.
     pub fn limit(&mut self, dir: &Path, name: &str) -> Option<u64> {
         self.number(dir, name).filter(|limit| *limit < NO_LIMIT)
     }
 
-    /// Lines of a word and a number.
+    /// Parses lines of a word and a number.
     pub fn table(&mut self, dir: &Path, name: &str, mut line: impl FnMut(&str, u64)) -> Option<()> {
         for one in self.text(dir, name)?.lines() {
             if let Some((word, number)) = one.split_once(' ')

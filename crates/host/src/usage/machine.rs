@@ -16,7 +16,7 @@ use super::pressure;
 /// Times in /proc/stat, for user space on the architectures that we run on.
 const TICK_NANOS: u64 = 10_000_000;
 
-/// `root` is what the root cgroup tells.
+/// `root`: the numbers of the root cgroup.
 pub(super) fn read(
     proc: &Path,
     root: CgroupUsage,
@@ -52,7 +52,7 @@ pub(super) fn read(
     })
 }
 
-/// The root cgroup where it has numbers, and /proc where it has none (memory, in v2).
+/// The root cgroup's numbers, with those of /proc where it has none (memory, in v2).
 fn with_proc(mut root: CgroupUsage, stat: &str, memory: &BTreeMap<String, u64>) -> CgroupUsage {
     let bytes = |name: &str| memory.get(name).copied().unwrap_or_default();
     if root.cpu_nanos.is_none_or(|nanos| nanos == 0) {
@@ -79,7 +79,7 @@ fn meminfo(text: &str) -> BTreeMap<String, u64> {
     text.lines().filter_map(line).collect()
 }
 
-/// All but idle and waiting for disks.
+/// All CPU time but idle and iowait.
 fn busy_nanos(stat: &str) -> Option<u64> {
     let line = stat.lines().find(|line| line.starts_with("cpu "))?;
     let ticks: Vec<u64> = line.split_whitespace().skip(1).map_while(|word| word.parse().ok()).collect();
@@ -98,7 +98,7 @@ fn processes(loadavg: &str) -> Option<u64> {
     loadavg.split_whitespace().nth(3)?.split_once('/')?.1.parse().ok()
 }
 
-/// Those that are no loopback.
+/// All interfaces but the loopback.
 pub(crate) fn interfaces(text: &str) -> Vec<InterfaceFigures> {
     let line = |line: &str| {
         let (name, rest) = line.split_once(':')?;
@@ -120,7 +120,7 @@ fn disks(mounts: &str, diskstats: &str) -> Vec<MachineDisk> {
         let (Some(device), Some(place), Some(kind)) = (words.next(), words.next(), words.next()) else {
             continue;
         };
-        // What a process of somebody's serves (fuse, often from `/dev/fuse`) may never answer.
+        // A filesystem that a user process serves (fuse, often from `/dev/fuse`) may hang.
         let is_local = kind.starts_with("ext") || matches!(kind, "btrfs" | "xfs" | "zfs" | "f2fs" | "vfat");
         if !is_local || !device.starts_with("/dev/") || disks.iter().any(|known| known.device == device) {
             continue;
@@ -133,7 +133,7 @@ fn disks(mounts: &str, diskstats: &str) -> Vec<MachineDisk> {
     disks
 }
 
-/// Spaces and the like are octal in the table of mounts.
+/// Blanks and the like are octal escapes in the mount table.
 fn unescaped(place: &str) -> String {
     place.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\")
 }
@@ -211,7 +211,7 @@ fn is_core(line: &str) -> bool {
     line.strip_prefix("cpu").is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
 }
 
-/// Where a logical CPU is. Books and drawers exist on mainframes only.
+/// The position of a logical CPU. Books and drawers exist on mainframes only.
 struct CpuTopology {
     package: Option<String>,
     core: Option<String>,

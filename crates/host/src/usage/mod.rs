@@ -1,4 +1,4 @@
-//! What the machine and its cgroups use: plain reads of cgroup v1, v2 and /proc, many in one go.
+//! Resource usage of the machine and its cgroups: batches of plain reads of cgroup v1, v2 and /proc.
 
 mod cgroup_mounts;
 mod files;
@@ -34,12 +34,12 @@ pub(crate) use machine::interfaces;
 use path_queries::PathQueries;
 pub(crate) use walk::count;
 
-/// A rate over less than this says little.
+/// A rate over a shorter time is too inaccurate.
 const SHORTEST_RATE: Duration = Duration::from_secs(1);
-/// A cgroup that was not asked for this long is forgotten.
+/// The last sample of a cgroup that was not read for this long is dropped.
 const FORGET: Duration = Duration::from_secs(600);
 
-/// The last reading that rates are made from.
+/// The earlier sample from which a rate is computed.
 #[derive(Clone, Copy)]
 struct Sample {
     at: Instant,
@@ -53,7 +53,7 @@ pub struct HostUsage {
     samples: Mutex<BTreeMap<String, Sample>>,
     facts: OnceCell<MachineFacts>,
     statvfs_queries: PathQueries,
-    /// Walks over trees take long and may hang: they have threads of their own, one for each tree.
+    /// Tree walks take long and may hang, so each tree has its own thread.
     tree_queries: PathQueries,
 }
 
@@ -81,7 +81,7 @@ impl HostUsage {
         tokio::task::spawn_blocking(move || read(&place)).await.map_err(io::Error::other)
     }
 
-    /// Tells each reading when it was made, and how many cores were in use since one before it.
+    /// Sets the time of each reading and its CPU rate since the previous sample.
     async fn set_time_and_rate(&self, at: Wall, found: Vec<(&str, &mut CgroupUsage)>) {
         let now = Instant::now();
         let mut samples = self.samples.lock().await;
@@ -93,7 +93,7 @@ impl HostUsage {
     }
 }
 
-/// Cores in use since the last sample that is old enough.
+/// CPU cores in use since the last sample that is old enough.
 fn rate(samples: &mut BTreeMap<String, Sample>, path: &str, now: Instant, cpu_nanos: u64) -> Option<u64> {
     let rate = match samples.get(path) {
         Some(last) if now.duration_since(last.at) < SHORTEST_RATE => return last.rate,
@@ -140,7 +140,7 @@ impl<'a> Reader<'a> {
         Some(usage)
     }
 
-    /// One that holds processes, with what they hold.
+    /// A cgroup that holds processes, with the files that they have open.
     fn container_cgroup(&mut self, pod: &str, id: &str) -> Option<NamedUsage> {
         let path = self.roots.cgroups.child(pod, id)?;
         let mut usage = self.cgroup(&path)?;
@@ -162,7 +162,7 @@ impl<'a> Reader<'a> {
         PodCgroupUsage { whole, sandbox, containers, interfaces }
     }
 
-    /// In the network namespace of whatever runs in this cgroup.
+    /// The interfaces in the network namespace of the cgroup's processes.
     fn interfaces(&mut self, cgroup: &str) -> Vec<InterfaceFigures> {
         let processes = self.roots.cgroups.processes(&mut self.files, cgroup);
         let Some(process) = processes.first() else { return Vec::new() };
@@ -171,7 +171,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Ends a walk or a reading when whoever waits for it is gone.
+/// Stops a walk or a reading when its caller is gone.
 struct StopOnDrop(Arc<AtomicBool>);
 
 impl Drop for StopOnDrop {
@@ -223,7 +223,7 @@ impl UsageReader for HostUsage {
         let _stop_when_gone = StopOnDrop(stop.clone());
         let read = move |place: &UsageRoots| {
             let mut reader = Reader::new(place, depth);
-            // When nobody waits any more, the rest is for nobody.
+            // If the caller is gone, the rest need not be read.
             let still = wanted.iter().take_while(|_| !stop.load(Ordering::Relaxed));
             let found: Vec<_> = still.map(|query| reader.pod(query)).collect();
             (wanted, found)
@@ -273,7 +273,7 @@ impl UsageReader for HostUsage {
     }
 }
 
-/// Lines of `number:controllers:path`: the one with memory, or the only one of version 2.
+/// Parses lines of `number:controllers:path`: the one with memory, or the only one of version 2.
 fn parse_own_cgroup(text: &str, unified: bool) -> Option<String> {
     let line = |line: &str| {
         let (_, rest) = line.split_once(':')?;
@@ -285,7 +285,7 @@ fn parse_own_cgroup(text: &str, unified: bool) -> Option<String> {
     text.lines().find_map(line)
 }
 
-/// The regular files directly in a directory, or one such file by itself.
+/// The usage of the regular files directly in a directory, or of a single file.
 fn directory(path: &Path) -> Option<TreeFigures> {
     let found = fs::symlink_metadata(path).ok()?;
     if found.is_file() {

@@ -1,5 +1,5 @@
-//! Questions about filesystems and trees. A server that is dead never answers, and nothing ends who asked it: so each question has a
-//! thread, and there is one per path. Who asks again waits for the earlier one, or leaves.
+//! statfs and tree walks may block for ever on a dead server. Each query runs on its own thread, at most one per path;
+//! later queries for the path wait for it.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -10,7 +10,7 @@ use tokio::sync::{Mutex, oneshot};
 
 #[derive(Default)]
 pub(super) struct PathQueries {
-    /// A path's lock is held by the thread that waits for its answer.
+    /// The lock of a path is held by the thread that runs its query.
     paths: Mutex<BTreeMap<PathBuf, Arc<Mutex<()>>>>,
 }
 
@@ -22,7 +22,7 @@ impl PathQueries {
     ) -> io::Result<T> {
         let turn = {
             let mut paths = self.paths.lock().await;
-            // Those that nobody waits for have nothing to remember.
+            // Unused locks can be dropped.
             paths.retain(|_, lock| Arc::strong_count(lock) > 1);
             paths.entry(path.clone()).or_default().clone()
         };
@@ -31,7 +31,7 @@ impl PathQueries {
         let ask = move || {
             let found = question(&path);
             drop(turn);
-            // Who asked may have left.
+            // The receiver may have been dropped.
             let _ = told.send(found);
         };
         std::thread::Builder::new().name("usage".into()).spawn(ask)?;

@@ -1,4 +1,4 @@
-//! What the processes of a cgroup hold: a look into /proc at each of them.
+//! Counts files, sockets and states of a cgroup's processes, from /proc.
 
 use std::fs;
 use std::path::Path;
@@ -7,11 +7,11 @@ use ports::ProcessFigures;
 
 use super::files::KernelFileReader;
 
-/// Descriptors of one cgroup that are looked at. Each is a call, containers may have millions of them, and everybody who
-/// asks for figures waits for this: beyond it, how many there are is not known.
+/// At most this many descriptors of a cgroup are counted. Each takes a system call, containers may have millions of
+/// them, and all usage numbers wait for this. Beyond it the number is unknown.
 const MAX_OPEN_FILES: u64 = 20_000;
 
-/// Processes come and go while they are looked at; what is gone is not counted.
+/// Processes may end while they are read, and are not counted then.
 pub(super) fn read(proc: &Path, files: &mut KernelFileReader, processes: &[u32]) -> ProcessFigures {
     let mut figures = ProcessFigures { open_files: Some(0), sockets: Some(0), ..Default::default() };
     for (index, process) in processes.iter().enumerate() {
@@ -22,7 +22,7 @@ pub(super) fn read(proc: &Path, files: &mut KernelFileReader, processes: &[u32])
             'R' => figures.running += 1,
             'T' | 't' => figures.stopped += 1,
             'D' => figures.uninterruptible += 1,
-            // Asleep, or idle in the kernel.
+            // Sleeping, or idle in the kernel.
             'S' | 'I' => figures.sleeping += 1,
             _ => {}
         }
@@ -37,7 +37,7 @@ pub(super) fn read(proc: &Path, files: &mut KernelFileReader, processes: &[u32])
     figures
 }
 
-/// The program's name stands in parentheses and may hold anything: a closing one, or bytes that are no text.
+/// The program's name is in parentheses and may contain anything: a closing parenthesis, or bytes that are not UTF-8.
 fn state(stat: &[u8]) -> Option<char> {
     let end = stat.iter().rposition(|byte| *byte == b')')?;
     stat[end + 1..].trim_ascii_start().first().copied().map(char::from)
@@ -48,7 +48,7 @@ fn open_limit(limits: &str) -> Option<u64> {
     rest.split_whitespace().next()?.parse().ok()
 }
 
-/// Open files and sockets with those of this process, unless they are too many to know.
+/// The counts of open files and sockets with this process included. `None` if there are too many.
 fn count_open(dir: &Path, before: &ProcessFigures) -> Option<(u64, u64)> {
     let (mut files, mut sockets) = (before.open_files?, before.sockets?);
     let Ok(open) = fs::read_dir(dir.join("fd")) else { return Some((files, sockets)) };
@@ -108,7 +108,7 @@ mod tests {
         assert_eq!((found.processes, found.uninterruptible), (1, 1));
     }
 
-    /// Too many are not counted to their end, and no wrong number is told.
+    /// If there are too many, the count stops and no wrong number is returned.
     #[test]
     fn very_many_open_files_are_not_known() {
         let temp = tempfile::tempdir().unwrap();

@@ -10,7 +10,7 @@ use super::files::KernelFileReader;
 /// Times in `cpuacct.stat`, for user space on the architectures that we run on.
 const TICK_NANOS: u64 = 10_000_000;
 
-/// `None` when there is no such cgroup.
+/// `None` if the cgroup does not exist.
 pub(super) fn read(
     trees: &V1Mounts,
     files: &mut KernelFileReader,
@@ -118,7 +118,7 @@ fn cpu(trees: &V1Mounts, files: &mut KernelFileReader, path: &str, detail: &mut 
         _ => {}
     });
     detail.cpu_shares = files.number(&dir, "cpu.shares");
-    // Minus one is no cap.
+    // -1 means no quota.
     detail.cpu_quota = files.number(&dir, "cpu.cfs_quota_us");
     detail.cpu_period = files.number(&dir, "cpu.cfs_period_us");
 }

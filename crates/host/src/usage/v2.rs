@@ -7,7 +7,7 @@ use ports::{CgroupDetail, CgroupDetailLevel, CgroupUsage, DiskTraffic, PsiByReso
 use super::files::KernelFileReader;
 use super::pressure;
 
-/// `None` when there is no such cgroup.
+/// `None` if the cgroup does not exist.
 pub(super) fn read(
     dir: &Path,
     files: &mut KernelFileReader,
@@ -52,7 +52,7 @@ fn memory(dir: &Path, files: &mut KernelFileReader, usage: &mut CgroupUsage, det
         "pgmajfault" => usage.major_page_faults = Some(number),
         _ => {}
     });
-    // There is no account without the cgroups below; the kubelet's reader tells the same for both.
+    // There is no number without child cgroups; cAdvisor, too, reports the same value for both.
     detail.own_page_faults = usage.page_faults;
     detail.own_major_page_faults = usage.major_page_faults;
     usage.memory_bytes = files.number(dir, "memory.current");
@@ -75,7 +75,7 @@ fn more_memory(dir: &Path, files: &mut KernelFileReader, detail: &mut CgroupDeta
 }
 
 fn cap(dir: &Path, files: &mut KernelFileReader, detail: &mut CgroupDetail) {
-    // The way that runtimes go from shares to weight, taken back.
+    // The inverse of the runtimes' conversion from shares to weight.
     detail.cpu_shares =
         files.number(dir, "cpu.weight").map(|weight| 2 + (weight.max(1) - 1) * 262_142 / 9_999);
     let mut words = files.text(dir, "cpu.max").unwrap_or_default().split_whitespace();

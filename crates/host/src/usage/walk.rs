@@ -1,5 +1,5 @@
-//! How much a tree of files takes, by the walk that everybody shares ([`crate::walk`]). What is mounted into the tree,
-//! be it a filesystem or a file, is not counted; a file with several names counts once.
+//! Measures the size of a tree of files with [`crate::walk`]. Filesystems and files that are mounted into the tree are
+//! not counted; a file with several hard links counts once.
 
 use std::collections::HashSet;
 use std::ffi::CStr;
@@ -15,8 +15,8 @@ use rustix::io::Errno;
 use crate::walk::{Identity, Visitor, identity, statx_nofollow, walk};
 
 const BLOCK: u64 = 512;
-/// Files with several names that are told apart. Each name of one more counts with its share of the file, so that a
-/// million of them take no more memory.
+/// At most this many files with several hard links are remembered. Beyond that each link counts with its share of the
+/// file, so that a million of them take no more memory.
 const MAX_LINKED: usize = 1 << 18;
 
 pub(super) fn measure(top: &Path, stop: &AtomicBool) -> io::Result<TreeFigures> {
@@ -33,15 +33,15 @@ pub(super) fn measure(top: &Path, stop: &AtomicBool) -> io::Result<TreeFigures> 
     }
 }
 
-/// What was counted, and the first thing that kept the rest from being counted.
+/// The result, and the first error that left a part uncounted.
 pub(crate) struct Counted {
     pub figures: TreeFigures,
-    /// `CANCELED`: it was left; `STALE`: the tree changed in a way that lost the way back; `NAMETOOLONG`: parts lie too
-    /// deep to be looked at.
+    /// `CANCELED`: the caller is gone; `STALE`: a directory was moved during the walk; `NAMETOOLONG`: parts are nested
+    /// too deep to be read.
     pub trouble: Option<Errno>,
 }
 
-/// Counts a directory with all in it. `is_left` is asked at each entry.
+/// Counts a directory with its content. `is_left` is called at each entry.
 pub(crate) fn count(top: BorrowedFd<'_>, is_left: &dyn Fn() -> bool) -> Counted {
     let mut counter = Counter {
         counted: Counted { figures: TreeFigures::default(), trouble: None },
@@ -64,7 +64,7 @@ struct Counter<'a> {
 }
 
 impl Counter<'_> {
-    /// Whoever serves the volume says how large a file is, and may say anything.
+    /// The server of the volume reports the file size and may report anything.
     fn add_bytes(&mut self, bytes: u64) {
         self.counted.figures.bytes = self.counted.figures.bytes.saturating_add(bytes);
     }
@@ -83,7 +83,7 @@ impl Counter<'_> {
     }
 
     fn note(&mut self, errno: Errno) {
-        // Gone, no directory any more, a mount point, or not ours to read.
+        // Removed, no longer a directory, a mount point, or not readable for us.
         if !matches!(errno, Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV | Errno::ACCESS) {
             self.counted.trouble.get_or_insert(errno);
         }

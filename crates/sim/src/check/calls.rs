@@ -1,4 +1,4 @@
-//! Promises about what is asked of the world, and what comes of it.
+//! Invariants about the calls to the world and their effects.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ const HOT_WITHIN: Nanos = 12 * SECOND;
 type Sources = BTreeMap<Source, BTreeMap<String, Arc<Pod>>>;
 
 impl InvariantChecker {
-    /// The agent asks for something.
+    /// The agent issues a call.
     pub fn call_issued(
         &mut self,
         world: &World,
@@ -36,7 +36,7 @@ impl InvariantChecker {
     ) {
         let entry = state.and_then(|s| s.pods.get(uid));
         match op {
-            // A container may still be made by a call that was begun before; it is not started.
+            // A call that was sent before may still create a container, but must not start it.
             WorldCall::RunSandbox(_) | WorldCall::Start { .. } => {
                 if !entry.is_some_and(|e| e.lifecycle.may_start()) || self.told_to_end.contains(uid) {
                     self.violate("K3", format!("{} of {uid}, which is to end", op.description()));
@@ -54,7 +54,7 @@ impl InvariantChecker {
                 if terminating {
                     self.grace_shrinks(world, id, *grace_secs);
                 }
-                // When the grace is over nobody waits for anybody.
+                // After the grace period the order no longer counts.
                 if terminating && !orphan && *grace_secs > LEAST_GRACE_SECS as i64 {
                     self.stops_in_order(world, uid, id);
                 }
@@ -76,7 +76,7 @@ impl InvariantChecker {
         }
     }
 
-    /// Directories, volumes and cgroup are there before anything runs in them.
+    /// Directories, volumes and cgroup exist before a sandbox is started.
     fn sandbox_is_prepared(&mut self, world: &World, uid: &PodUid, what: &str) {
         let Some(spec) = self.specs.get(uid).and_then(|p| p.spec.as_ref()) else { return };
         let volumes = spec.volumes.iter().flatten();
@@ -100,7 +100,7 @@ impl InvariantChecker {
         }
     }
 
-    /// Nothing is made with a variable that its object never said.
+    /// No container is created with a variable that its object never had.
     fn variables_are_real(&mut self, world: &World, uid: &PodUid, start: &StartContainer) {
         let Some(pod) = self.specs.get(uid) else { return };
         let (Some(object), _) = objects_of(pod) else { return };
@@ -118,7 +118,7 @@ impl InvariantChecker {
         }
     }
 
-    /// K6: the API object goes last.
+    /// K6: the API object is deleted last.
     pub fn object_deleted(&mut self, world: &World, uid: &PodUid) {
         let live = world.of_pod(uid).find(|c| c.is_live()).map(|c| format!("container {}", c.name));
         let volumes = world.disk.pods.get(uid).filter(|v| !v.is_empty()).map(|_| "a volume".to_owned());
@@ -145,7 +145,7 @@ impl InvariantChecker {
         }
     }
 
-    /// Sidecars go after the regular containers, the last one first.
+    /// Sidecars stop after the regular containers, the last one first.
     fn stops_in_order(&mut self, world: &World, uid: &PodUid, id: &ContainerId) {
         let Some(spec) = self.specs.get(uid).and_then(|p| p.spec.as_ref()) else { return };
         let Some(stopped) = world.containers.get(id) else { return };
@@ -159,7 +159,7 @@ impl InvariantChecker {
         }
     }
 
-    /// Nothing that is as it should be is stopped (K9): not by a new agent either.
+    /// No container that is as it should be is stopped (K9), not by a new agent either.
     fn stops_for_a_reason(
         &mut self,
         world: &World,
@@ -227,7 +227,7 @@ impl InvariantChecker {
         }
     }
 
-    /// What is not there any more was not passed: a pod that starts over runs its init containers again.
+    /// Forgets init containers of sandboxes that were removed: a pod that starts over runs them again.
     fn forget_passed(&mut self, world: &World, uid: &PodUid) {
         for (sandbox, _) in world.sandboxes_of(uid).filter(|(_, s)| s.ready) {
             if let Some(passed) = self.completed_inits.get_mut(sandbox) {
@@ -236,7 +236,7 @@ impl InvariantChecker {
         }
     }
 
-    /// Which ids a pod has is on disk before anything runs with them: the next agent must know.
+    /// A pod's host IDs are on disk before its sandbox is created, because the next agent needs them.
     fn ids_are_on_record(&mut self, world: &World, uid: &PodUid, config: &SandboxConfig) {
         let context = config.linux.as_ref().and_then(|l| l.security_context.as_ref());
         let users = context.and_then(|c| c.namespace_options.as_ref()?.userns_options.as_ref());
@@ -246,7 +246,7 @@ impl InvariantChecker {
         }
     }
 
-    /// No two pods that run share an id.
+    /// No two running pods share an ID.
     fn ids_are_its_own(&mut self, world: &World, uid: &PodUid) {
         let mut own = world.sandboxes_of(uid).filter(|(_, s)| s.ready);
         let Some(ids) = own.find_map(|(_, s)| s.user_ids.clone()) else { return };
@@ -267,7 +267,7 @@ impl InvariantChecker {
 
     fn name_is_free(&mut self, world: &World, uid: &PodUid, config: &SandboxConfig) {
         let name = FullName::new(&config.metadata.name, &config.metadata.namespace);
-        // The API server sees to names itself, and may have let one go by force.
+        // The API server keeps the names of its pods unique, and may have force-deleted the earlier pod.
         let is_static = |uid: &PodUid| self.origins.get(uid).is_some_and(|s| s.is_static());
         if !is_static(uid) {
             return;
@@ -284,7 +284,7 @@ impl InvariantChecker {
     fn restarts_grow(&mut self, world: &World, id: &ContainerId) {
         let Some(container) = world.containers.get(id) else { return };
         let spec = self.specs.get(&container.uid).and_then(|p| p.spec.as_ref());
-        // Init containers are removed with their logs when a pod starts over, and count anew.
+        // Init containers are removed with their logs when a pod starts over, and their count starts again.
         if !spec.is_some_and(|s| s.containers.iter().any(|c| c.name == container.name)) {
             return;
         }
@@ -301,7 +301,7 @@ impl InvariantChecker {
         }
     }
 
-    /// K10: whoever crashes is started ever less often, so that others have their turn.
+    /// K10: the pauses between starts of a crashing container grow.
     fn pauses_grow(&mut self, world: &World, id: &ContainerId) {
         let Some(container) = world.containers.get(id) else { return };
         let key = (container.uid.clone(), container.name.clone());
@@ -323,7 +323,7 @@ impl InvariantChecker {
         }
         let Some(spec) = self.specs.get(uid).and_then(|p| p.spec.clone()) else { return };
         if spec.ephemeral_containers.iter().flatten().any(|c| c.name == *name) {
-            // It waits for nobody, and nobody waits for it; it is started once in its sandbox.
+            // Such a container waits for no other, and no other waits for it; it is started once per sandbox.
             let before =
                 world.of_pod(uid).filter(|c| c.name == *name && c.sandbox == container.sandbox).count();
             if before > 1 {
@@ -344,7 +344,7 @@ impl InvariantChecker {
         }
     }
 
-    /// A sidecar that has to pass a probe before others count on it has passed.
+    /// A sidecar passed the probe that later containers wait for.
     pub fn probe_passed(&mut self, world: &World, kind: ProbeKind, id: &ContainerId) {
         if let Some(container) = world.containers.get(id).filter(|_| kind == ProbeKind::Startup) {
             self.completed_inits.entry(container.sandbox.clone()).or_default().insert(container.name.clone());
@@ -358,7 +358,7 @@ impl InvariantChecker {
     }
 }
 
-/// Somebody ended as the rule says that restarts all containers, or did and is being removed for it.
+/// A container exited as the restart-all rule says, or it did and is being removed for that.
 fn asked_for(world: &World, entry: &PodEntry, uid: &PodUid) -> bool {
     let asked = world.of_pod(uid).any(|c| !c.is_live() && c.exit_code == RESTART_ALL_EXIT_CODE);
     asked && decide::restart::may_restart_all_containers(&entry.view)

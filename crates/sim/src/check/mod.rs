@@ -1,5 +1,5 @@
-//! The invariants. Each hook is told of one thing right when it happens and says which promise it breaks, if any; the
-//! first broken one ends the run. What is needed to judge is kept here, apart from the state that is judged.
+//! The invariants. Each hook is called right when something happens and records the invariant that is broken, if any;
+//! the first violation ends the run. The data for the checks is kept here, apart from the state that is checked.
 
 mod calls;
 mod settled;
@@ -28,32 +28,32 @@ pub struct Violation {
 #[derive(Default)]
 pub struct InvariantChecker {
     pub violation: Option<Violation>,
-    /// Every pod that was ever wanted, as it was last.
+    /// The last version of every pod that was ever in a source.
     specs: BTreeMap<PodUid, Arc<Pod>>,
     origins: BTreeMap<PodUid, Source>,
-    /// When a pod was last taken out of its source.
+    /// When a pod was last removed from its source.
     removed_at: BTreeMap<PodUid, Nanos>,
-    /// Pods that a source did not have when it last spoke to this agent, or before.
+    /// Pods that were missing in the last complete set, or in an earlier one, that a source delivered to this agent.
     missing_in_source: BTreeSet<PodUid>,
-    /// Pods of which this agent was told that they are to end (K3).
+    /// Pods whose end was requested from this agent (K3).
     told_to_end: BTreeSet<PodUid>,
     /// The last starts of each container (K10).
     starts: BTreeMap<(PodUid, String), Vec<Nanos>>,
-    /// Pods that a stranger took a container from.
+    /// Pods of which something outside removed a container.
     lost_container_to_others: BTreeSet<PodUid>,
     /// Terminal phases that were published (K2).
     ended: BTreeMap<PodUid, String>,
     /// Restart counts that were published.
     published_restarts: BTreeMap<(PodUid, String), i32>,
-    /// Restart counts that containers were made with.
+    /// Restart counts that containers were created with.
     made_restarts: BTreeMap<(PodUid, String), u32>,
-    /// Begin and grace of each termination (K4).
+    /// Start and grace period of each termination (K4).
     terminations: BTreeMap<PodUid, (Mono, i64)>,
-    /// When a stop that was asked for would kill.
+    /// When a requested stop would kill.
     kill_times: BTreeMap<ContainerId, Nanos>,
     /// Init containers that succeeded and sidecars that started, in each sandbox (K5).
     completed_inits: BTreeMap<SandboxId, BTreeSet<String>>,
-    /// Containers that failed a probe on which their life depends, or their hook.
+    /// Containers whose liveness or startup probe, or hook, has failed.
     may_be_stopped: BTreeSet<ContainerId>,
 }
 
@@ -68,7 +68,7 @@ impl InvariantChecker {
         }
     }
 
-    /// Every UID that was ever put in.
+    /// Every UID that was ever in a source.
     pub fn uids(&self) -> impl Iterator<Item = &PodUid> {
         self.specs.keys()
     }
@@ -88,7 +88,7 @@ impl InvariantChecker {
         self.specs.insert(uid, pod.clone());
     }
 
-    /// The agent is about to hear this.
+    /// The agent is about to receive this event.
     pub fn event_delivered(&mut self, event: &Event) {
         match event {
             Event::PodSetDelivered { source, pods } => {
@@ -105,7 +105,8 @@ impl InvariantChecker {
                 self.missing_in_source.insert(uid.clone());
                 self.told_to_end.insert(uid.clone());
             }
-            // Of a static pod without a mirror nobody remembers it once the agent is gone.
+            // If a static pod has no mirror, its eviction is not stored anywhere and a restarted agent does not know of
+            // it.
             Event::Evict { uid, .. } => self.lost_container_to_others(uid),
             _ => {}
         }
@@ -136,7 +137,8 @@ impl InvariantChecker {
         self.terminations.remove(uid);
     }
 
-    /// The next life knows nothing of this one's terminations, nor whether a pod was taken out meanwhile.
+    /// The next agent knows nothing of this one's terminations, nor whether a pod was removed from its source
+    /// meanwhile.
     pub fn agent_killed(&mut self, api: Option<&BTreeMap<String, Arc<Pod>>>) {
         self.told_to_end.clear();
         self.starts.clear();
@@ -144,7 +146,7 @@ impl InvariantChecker {
         self.kill_times.clear();
         self.missing_in_source.clear();
         let absent = &self.removed_at;
-        // What the API server was told of an end is known to the next life as well; of a static pod the runtime tells.
+        // The next agent learns of an end from the status in the API server, and for a static pod from the runtime.
         let known: BTreeSet<PodUid> = api
             .into_iter()
             .flat_map(|set| set.values())
@@ -155,7 +157,7 @@ impl InvariantChecker {
             })
             .map(|pod| PodUid::from(pod.metadata.uid.as_deref().unwrap_or_default()))
             .collect();
-        // When a static pod began is not on record anywhere, so its deadline begins anew.
+        // The start time of a static pod is not stored anywhere, so its deadline starts again.
         let timed = |uid: &PodUid| {
             let spec = self.specs.get(uid).and_then(|pod| pod.spec.as_ref());
             spec.is_some_and(|spec| spec.active_deadline_seconds.is_some())
@@ -168,7 +170,7 @@ impl InvariantChecker {
             _ => known.contains(uid),
         };
         self.ended.retain(|uid, _| kept(uid));
-        // A start that was shown before it was made is not known to the next life either.
+        // A restart count that was published before its container was created is not known to the next agent either.
         self.published_restarts.clear();
     }
 
@@ -176,7 +178,7 @@ impl InvariantChecker {
         self.may_be_stopped.insert(id.clone());
     }
 
-    /// Somebody else took a container of it away: how that ended is known to this agent alone.
+    /// Something outside removed a container of this pod. Its exit code is known only to the present agent.
     pub fn lost_container_to_others(&mut self, uid: &PodUid) {
         self.lost_container_to_others.insert(uid.clone());
     }

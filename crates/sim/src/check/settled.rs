@@ -1,4 +1,4 @@
-//! Where a run must come to rest once nothing goes wrong any more (K8).
+//! The state that a run must reach once there are no more faults (K8).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::time::{Nanos, SECOND};
 use crate::workload::{CONTENT, is_rejected, is_unmountable, objects_of};
 use crate::world::{Lifetime, RESTART_ALL_EXIT_CODE, VERSION, World, claims_of, signers_of};
 
-/// Why the node is not yet where it has to come to, if so.
+/// Why the node has not reached that state, if so.
 pub fn unsettled<'a>(
     world: &World,
     state: &NodeState,
@@ -48,7 +48,7 @@ pub fn unsettled<'a>(
     mirrors(state, sources)
 }
 
-/// Another pod of its name has it: that one came first, and runs.
+/// Another pod has the same name: it came first, and runs.
 fn waits_for_name(world: &World, wanted: &BTreeMap<PodUid, PodView>, view: &PodView) -> bool {
     let has_it = |other: &&PodView| {
         other.uid != view.uid
@@ -62,7 +62,7 @@ fn waits_for_name(world: &World, wanted: &BTreeMap<PodUid, PodView>, view: &PodV
         && !world.sandboxes_of(&view.uid).any(|(_, s)| s.ready)
 }
 
-/// What there still is of a pod that nobody wants.
+/// What is left of a pod that no source has.
 pub fn nothing_left(world: &World, uid: &PodUid) -> Option<String> {
     if let Some(container) = world.of_pod(uid).next() {
         return Some(format!("container {} is left in state {:?}", container.name, container.state));
@@ -113,7 +113,7 @@ fn pod(world: &World, state: &NodeState, view: &PodView) -> Option<String> {
         "Succeeded" | "Failed" => ended(world, view, status, phase),
         _ if past_deadline(world, view, status) => Some("is past its deadline, and goes on".into()),
         _ if ready_against_gate(view, status) => Some("is ready although its gate is shut".into()),
-        // What is for one pod has another one.
+        // Another pod uses a claim that only one pod may use.
         _ if claims_of(&view.pod).any(|(_, claim)| world.storage.taken_from(uid, claim)) => None,
         _ if lacks_certificate(world, view) => Some("has no certificate that is good".into()),
         _ if claims_of(&view.pod).any(|(_, claim)| world.storage.too_small(uid, claim)) => {
@@ -124,7 +124,7 @@ fn pod(world: &World, state: &NodeState, view: &PodView) -> Option<String> {
     }
 }
 
-/// Long enough to have noticed.
+/// Time enough for the agent to notice.
 const DEADLINE_SLACK_SECS: i64 = 30;
 
 fn past_deadline(world: &World, view: &PodView, status: &PodStatus) -> bool {
@@ -142,7 +142,7 @@ fn ready_against_gate(view: &PodView, status: &PodStatus) -> bool {
     shut && ready
 }
 
-/// Whoever runs sees the newest files.
+/// A running container whose files are outdated.
 fn shows_old_files(world: &World, view: &PodView) -> bool {
     let Some(object) = objects_of(&view.pod).1 else { return false };
     let shown = world.disk.content.get(&(view.uid.clone(), CONTENT.to_owned()));
@@ -151,7 +151,7 @@ fn shows_old_files(world: &World, view: &PodView) -> bool {
         && !shown.is_some_and(|shown| shown.contains(&format!("{VERSION}={newest};")))
 }
 
-/// Whoever runs has a certificate that has not ended.
+/// A running container whose certificate is missing or has expired.
 fn lacks_certificate(world: &World, view: &PodView) -> bool {
     let shown = world.disk.content.get(&(view.uid.clone(), CONTENT.to_owned()));
     let ends = shown.and_then(|files| world.signer.ends(files));
@@ -160,7 +160,7 @@ fn lacks_certificate(world: &World, view: &PodView) -> bool {
         && ends.is_none_or(|ends| ends <= world.wall())
 }
 
-/// The API server has what the agent says, and nothing that was to go.
+/// What the API server lacks of the agent's status, or has although it should be deleted.
 fn missing_from_api_server(view: &PodView, entry: &PodEntry) -> Option<String> {
     if view.source != Source::Api {
         return None;
@@ -175,7 +175,7 @@ fn missing_from_api_server(view: &PodView, entry: &PodEntry) -> Option<String> {
     Some(format!("the API server lacks {open}"))
 }
 
-/// Every static pod that was let in has one mirror, and there are no others.
+/// Every static pod that was admitted has one mirror, and there are no other mirrors.
 pub fn mirrors(state: &NodeState, sources: &BTreeMap<Source, BTreeMap<String, Arc<Pod>>>) -> Option<String> {
     let api = sources.get(&Source::Api)?;
     let entries = || state.pods.values().filter(|e| e.view.source.is_static() && !e.removed && !e.orphan);
@@ -185,7 +185,7 @@ pub fn mirrors(state: &NodeState, sources: &BTreeMap<Source, BTreeMap<String, Ar
             return Some(format!("mirror {} stands for nobody", view.uid));
         }
     }
-    // A name that an API pod has, or that two static pods want, has no mirror for each.
+    // If an API pod has the name, or two static pods do, not each of them can have a mirror.
     let lacking = |e: &&PodEntry| e.rejection.is_none() && !api.contains_key(e.view.name());
     entries().find(lacking).map(|e| format!("pod {} has no mirror", e.view.uid))
 }
@@ -199,14 +199,14 @@ fn ended(world: &World, view: &PodView, status: &PodStatus, phase: &str) -> Opti
         return Some(format!("is {phase}, and its volumes are set up"));
     }
     let policy = |c: &Spec| decide::restart::effective_policy(view, c);
-    // Ended by the node, whatever its containers would have done.
+    // The node ended the pod, so its containers' results don't count.
     if phase == "Failed" && matches!(status.reason.as_deref(), Some("Evicted" | "DeadlineExceeded")) {
         return None;
     }
     let init_failed = |c: &Spec| {
         let newest = world.newest(uid, &c.name);
         let failed = newest.is_some_and(|w| w.state == ContainerState::Exited && w.exit_code != 0);
-        // How it ended nobody knows: it counts as failed.
+        // Nobody knows how it ended, so it counts as failed.
         !is_sidecar(c) && (failed || world.removed_by_others.contains(&(uid.clone(), c.name.clone())))
     };
     let never = view.restart_policy() == RestartPolicy::Never;
@@ -224,7 +224,7 @@ fn ended(world: &World, view: &PodView, status: &PodStatus, phase: &str) -> Opti
     None
 }
 
-/// How long a container that is to run again may lie still: its back-off, a slow pull, and some air.
+/// The longest time until a container is restarted: its back-off, a slow pull, and a margin.
 fn longest_wait(state: &NodeState) -> Nanos {
     state.config.crash_back_off_max.as_nanos() as u64 + 30 * SECOND
 }
@@ -261,8 +261,8 @@ fn check_running(of: &RunningPod) -> Option<String> {
                     return Some(problem);
                 }
             }
-            // It comes and goes, or waits for an image to come back with. Others that were let in do not wait for that;
-            // whether they were depends on when it was seen to run.
+            // This sidecar exits and restarts, or its image is missing. Containers after it may or may not have
+            // started, depending on whether the agent saw it running, so both are accepted.
             (true, _) => {
                 if let Some(problem) = waits_too_long_for_restart(of, init) {
                     return Some(problem);
@@ -287,7 +287,7 @@ fn check_running(of: &RunningPod) -> Option<String> {
     regular(of)
 }
 
-/// It ended, is to run again, could, and does not.
+/// The container has exited, should and could be restarted, and is not.
 fn waits_too_long_for_restart(of: &RunningPod, container: &Spec) -> Option<String> {
     let newest = of.world.newest(&of.view.uid, &container.name)?;
     let since = newest.ended?;
@@ -297,8 +297,8 @@ fn waits_too_long_for_restart(of: &RunningPod, container: &Spec) -> Option<Strin
         .then(|| format!("container {} ended {} s ago and was not restarted", container.name, waits / SECOND))
 }
 
-/// As in the reference, a pod that is not to be restarted gets no second sandbox once anything of it ran. Where some
-/// container never came to run, it then stays as it is.
+/// As upstream, a pod with restartPolicy Never gets no second sandbox once a container of it has run. If another
+/// container never ran, it then stays as it is.
 fn gets_no_second_sandbox(world: &World, view: &PodView) -> bool {
     let never = view.restart_policy() == RestartPolicy::Never;
     never && world.sandboxes_of(&view.uid).next().is_some() && world.of_pod(&view.uid).next().is_some()
@@ -312,7 +312,7 @@ fn regular(of: &RunningPod) -> Option<String> {
         let newest = world.newest(uid, &container.name);
         let policy = decide::restart::effective_policy(view, container);
         let over = newest.is_some_and(|c| {
-            // One that was ended for a new image is to come back, whatever its policy.
+            // A container that was stopped for a new image is restarted whatever its policy.
             c.state == ContainerState::Exited
                 && !of.entry.ledger.must_restart.contains_key(&container.name)
                 && c.exit_code != RESTART_ALL_EXIT_CODE
@@ -354,7 +354,7 @@ fn image_comes(world: &World, container: &Spec) -> bool {
     world.images.will_come(image, may_pull) && (!always || pullable)
 }
 
-/// It runs, as the spec has it now, and the status says so.
+/// The container runs with its present spec, and the status says so.
 fn must_run(of: &RunningPod, container: &Spec) -> Option<String> {
     let RunningPod { world, view, status, .. } = *of;
     let name = &container.name;

@@ -1,4 +1,4 @@
-//! Promises about what the agent knows and says.
+//! Invariants about the agent's state and what it reports.
 
 use decide::lifecycle::Lifecycle;
 use decide::node_requests::NodeRequests;
@@ -10,7 +10,7 @@ use super::{InvariantChecker, Violation};
 use crate::world::World;
 
 impl InvariantChecker {
-    /// After every step.
+    /// Called after every step.
     pub fn stepped(&mut self, state: &NodeState, _now: Now, effects: &[Effect]) {
         for (uid, entry) in &state.pods {
             if let Lifecycle::Terminating(termination) = &entry.lifecycle {
@@ -35,7 +35,7 @@ impl InvariantChecker {
         }
     }
 
-    /// What a reading told of these pods can't be true by the runtime's own words.
+    /// The reading of these pods contradicts what the runtime said before.
     pub fn no_plan_from_false_list(&mut self, lied_about: &[PodUid], effects: &[Effect]) {
         for effect in effects {
             if let Effect::RunPlan { uid, .. } = effect
@@ -46,7 +46,7 @@ impl InvariantChecker {
         }
     }
 
-    /// A pod whose reading is too old to plan on is being read, or will be.
+    /// A pod whose reading is too old for planning is being read, or a reading is due.
     fn unread_pods_are_being_read(&mut self, state: &NodeState) {
         let full = &state.full_observation;
         let everything = full.in_flight || full.wanted.is_some() || full.last.is_none();
@@ -63,7 +63,7 @@ impl InvariantChecker {
         }
     }
 
-    /// Once no pod is left, nothing of any may be.
+    /// When no pod is left, the state must hold nothing about any pod.
     pub fn forgot_everything(&mut self, state: &NodeState) {
         let left = [
             ("pods", state.pods.len()),

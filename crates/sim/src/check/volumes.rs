@@ -1,4 +1,4 @@
-//! Promises about volumes of the storage driver, held against what is on the simulated node when a call is issued.
+//! Invariants about volumes of the CSI driver, compared with the simulated node when a call is issued.
 //!
 //! | promise | broken by |
 //! | --- | --- |
@@ -7,8 +7,8 @@
 //! | `stage first` | a volume that is published and not staged |
 //! | `unstage last` | a volume that is unstaged while a pod has it, or a record of a pod names it |
 //! | `no late publish` | a volume that is published for a pod whose end was asked for |
-//! | `publication first` | a pod whose volumes count as gone, or whose directory goes, while one is being published for it |
-//! | `walk first` | a volume that is unpublished while a thread of the agent goes through it |
+//! | `publication first` | a pod whose volumes count as torn down, or whose directory is removed, while one is being published for it |
+//! | `walk first` | a volume that is unpublished while a thread of the agent walks through it |
 //! | `own mounts first` | a volume that is unpublished while there is something that the agent itself has set up for the pod |
 
 use decide::NodeState;
@@ -18,7 +18,7 @@ use model::PodUid;
 use super::InvariantChecker;
 use crate::world::{World, claims_of, pod_of};
 
-/// The volume that a call must have for itself.
+/// The volume that the call needs exclusively.
 fn volume_of<'a>(world: &'a World, call: &'a VolumeCall) -> Option<&'a str> {
     match call {
         VolumeCall::NodeStageVolume { call, .. } => Some(&call.handle),
@@ -35,7 +35,7 @@ fn volume_of<'a>(world: &'a World, call: &'a VolumeCall) -> Option<&'a str> {
     }
 }
 
-/// The place that a driver is asked about.
+/// The path that a driver call is about.
 fn place_of(call: &VolumeCall) -> Option<&str> {
     match call {
         VolumeCall::NodeStageVolume { call, .. } => Some(&call.staging),
@@ -51,7 +51,7 @@ fn is_publishing(call: &VolumeCall, uid: &PodUid) -> bool {
 }
 
 impl InvariantChecker {
-    /// `in_flight`: calls of this agent that have not ended, and those of an earlier one that may still arrive.
+    /// `in_flight`: calls of this agent that have not ended, and those of an earlier agent that may still take effect.
     pub fn volume_call_issued(
         &mut self,
         world: &World,
@@ -110,14 +110,15 @@ impl InvariantChecker {
         }
     }
 
-    /// Somebody was told that the pod has no volumes of drivers any more, or its directory goes.
+    /// A tear-down of the pod's CSI volumes was reported as done, or its directory is being removed.
     pub fn volumes_torn_down(&mut self, in_flight: &[&VolumeCall], uid: &PodUid) {
         if let Some(call) = in_flight.iter().find(|call| is_publishing(call, uid)) {
             self.violate("publication first", format!("the volumes of {uid} are gone, and {call:?} goes on"));
         }
     }
 
-    /// A pod gets what its claim was bound to; and what is for one pod has no other that this agent knows of.
+    /// A pod gets the volume that its claim was bound to; a single-pod volume is used by no other pod that this agent
+    /// knows.
     fn volume_is_its_own(&mut self, world: &World, state: Option<&NodeState>, uid: &PodUid, handle: &str) {
         let Some(pod) = self.specs.get(uid) else { return };
         if !claims_of(pod).any(|(_, claim)| world.storage.was_bound(claim, handle)) {
@@ -137,7 +138,7 @@ impl InvariantChecker {
         }
     }
 
-    /// Nobody touches what is not attached, unless it was taken away by force.
+    /// No call is made for a volume that is not attached, unless it was force-detached.
     fn volume_is_attached(&mut self, world: &World, handle: &str) {
         let attachments = &world.storage.attachments;
         if !attachments.is_attached(handle) && !attachments.was_force_detached(handle) {
@@ -145,7 +146,7 @@ impl InvariantChecker {
         }
     }
 
-    /// A volume is detached because the Node did not say that it is in use. `asked`: its driver is at work on it.
+    /// A volume was detached because the Node did not list it as in use. `asked`: its driver is working on it.
     pub fn detached(&mut self, world: &World, handle: &str, asked: bool) {
         let used = world.storage.staged.contains_key(handle) || !world.storage.users(handle).is_empty();
         if used || asked {

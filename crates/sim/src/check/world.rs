@@ -1,4 +1,4 @@
-//! Promises about what there is in the runtime, looked at whenever it changes.
+//! Invariants about the runtime's objects, checked at every change.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use super::InvariantChecker;
 use crate::world::{World, WorldChange};
 
 impl InvariantChecker {
-    /// K1, over all pods that something changed of.
+    /// K1, for all pods that changed.
     pub fn world_changed(&mut self, world: &World, changes: &[WorldChange]) {
         for change in changes {
             let WorldChange::Runtime { uid, .. } = change else { continue };

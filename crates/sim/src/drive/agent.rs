@@ -1,4 +1,4 @@
-//! One life of the agent: its state, its inbox, its timers. All of it is gone when it is killed.
+//! One agent process: its state, its inbox, its timers. All of it is lost when the agent is killed.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -16,36 +16,36 @@ use super::{Mutant, SimEvent, Simulation};
 use crate::record::Start;
 use crate::time::{AgentClock, MICRO, MILLI, Nanos, SECOND};
 
-/// After an end that nobody asked for: `RestartSec` of the systemd unit.
+/// The delay before a restart after an unexpected end: `RestartSec` of the systemd unit.
 const RESTART_AFTER: Nanos = 10 * SECOND;
 
 pub struct Agent {
     pub state: NodeState,
     pub clock: AgentClock,
     pub(super) inbox: VecDeque<Event>,
-    /// Something is planned that will take the next event.
+    /// An event that makes the agent take its next inbox entry is scheduled.
     pub(super) awake: bool,
     pub(super) timers: TimerQueue,
     pub(super) plans: BTreeMap<(PodUid, Epoch), PlanRun>,
-    /// Objects of the cluster that it wants to hear of.
+    /// Objects of the cluster that it watches.
     pub(super) watching: BTreeSet<ObjectKey>,
-    /// It wants to hear of its requests for certificates.
+    /// It watches its certificate requests.
     pub(super) follows_requests: bool,
-    /// Pods that nobody knows, whose volumes are being torn down; and what could not be.
+    /// Unknown pods whose volumes are being torn down, and what could not be torn down.
     pub(super) sweeping: BTreeSet<PodUid>,
     pub(super) sweep_problems: Vec<String>,
-    /// Volumes in use that the Node has yet to be told of.
+    /// Volumes in use that the Node object does not list yet.
     pub(super) in_use: InUse,
 }
 
-/// Outcomes that a caller may hear twice, and of which the second is as true as the first was.
+/// Outcomes that may be delivered twice, because the second is still true.
 fn may_repeat(event: &Event) -> bool {
     !matches!(
         event,
         Event::Started | Event::PodSetDelivered { .. } | Event::PodChanged { .. } | Event::PodRemoved { .. } | Event::Timer(_)
-            // What an object is told to be must not be older than what was told before: a watch keeps its order.
+            // An observed object must not be older than the one before it: a watch keeps the order.
             | Event::ObjectObserved { .. }
-            // One question, one answer; and sets that are told as they are.
+            // Each question has exactly one answer, and sets are always delivered as they are.
             | Event::StorageRead { .. }
             | Event::TrustBundles(_)
             | Event::CertificateRequests(_)
@@ -105,7 +105,7 @@ impl Simulation {
         }
     }
 
-    /// Kill -9: what was decided but not done is lost, what was on its way to the runtime may arrive or not.
+    /// Kill -9: what was decided but not done is lost; calls on their way to the runtime may or may not arrive.
     pub(super) fn kill_agent(&mut self) {
         if self.agent.is_none() {
             return;
@@ -118,7 +118,7 @@ impl Simulation {
         self.agent_ended(down);
     }
 
-    /// It is started again after `down`.
+    /// The agent starts again after `down`.
     fn agent_ended(&mut self, down: Nanos) {
         self.agent = None;
         self.log.note(self.world.now, || format!("agent is killed, for {} ms", down / MILLI));
@@ -130,7 +130,7 @@ impl Simulation {
         self.plan_in(down, SimEvent::ScheduledFault(ScheduledFault::AgentStarts));
     }
 
-    /// Puts an event into the agent's inbox, unless it was meant for an earlier life.
+    /// Puts an event into the agent's inbox, unless it was meant for an earlier agent.
     pub(super) fn post(&mut self, generation: u32, event: Event) {
         if generation != self.generation {
             return;
@@ -214,7 +214,7 @@ impl Simulation {
         self.carry_out(effects, cut);
     }
 
-    /// As the engine does: a record is left, the process ends, and the service manager starts it again.
+    /// As in the engine: a record is written, the process ends, and the service manager restarts it.
     fn panicked(&mut self, event: &Event, wall: Wall) {
         let Some(agent) = &self.agent else { return };
         let record =
@@ -245,7 +245,7 @@ impl Simulation {
         self.plan_at(due.saturating_add(late), SimEvent::Timers { generation });
     }
 
-    /// Every timer plans such a moment of its own, so that one is left for each that was not taken here.
+    /// Each timer schedules its own event, so a timer not taken here fires with its own event.
     pub(super) fn timers_due(&mut self, generation: u32) {
         let now = self.world.now;
         while generation == self.generation {
@@ -257,7 +257,7 @@ impl Simulation {
 
     pub(super) fn deliver(&mut self, generation: u32, source: Source) {
         if source == Source::Api && self.api_unreachable {
-            // What it has is listed when it can be reached again.
+            // The source's pods are listed when the API server can be reached again.
             return;
         }
         let pods = self.sources.get(&source).map(|set| set.values().cloned().collect()).unwrap_or_default();

@@ -1,5 +1,5 @@
-//! What the Node says of volumes that are attached, and who reads it: the keeper of the Node object tells what is in use,
-//! the newest set and one patch at a time, and a controller elsewhere attaches and detaches by it.
+//! The Node's volumes in use: the agent patches the newest set into the Node, one patch at a time, and a simulated
+//! controller attaches and detaches volumes according to it.
 
 use std::collections::BTreeSet;
 
@@ -14,13 +14,13 @@ use crate::world::claims_of;
 
 #[derive(Default)]
 pub struct InUse {
-    /// What was told last by the decisions, and is not on its way yet.
+    /// The newest set that was decided and is not sent yet.
     newest: Option<Vec<String>>,
-    /// A patch is under way, or waits to be tried again.
+    /// A patch is being sent or waits for its retry.
     telling: bool,
 }
 
-/// Its volumes are not needed any more.
+/// The pod no longer needs its volumes.
 fn is_over(pod: &Pod) -> bool {
     let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
     matches!(phase, Some("Succeeded" | "Failed"))
@@ -35,7 +35,7 @@ impl Simulation {
         }
     }
 
-    /// The newest set goes out.
+    /// Sends the newest set.
     pub(super) fn send_volumes_in_use(&mut self, generation: u32) {
         let Some(agent) = self.agent.as_mut().filter(|_| generation == self.generation) else { return };
         match agent.in_use.newest.clone() {
@@ -44,7 +44,7 @@ impl Simulation {
         }
     }
 
-    /// It arrives, unless its sender is gone; and is tried again when it does not.
+    /// The patch arrives, unless the agent that sent it was killed. It is retried if it fails.
     pub(super) fn volumes_in_use_arrive(&mut self, generation: u32, volumes: Vec<String>) {
         if generation != self.generation || self.agent.is_none() {
             return;

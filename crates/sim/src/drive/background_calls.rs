@@ -29,10 +29,10 @@ pub enum BackgroundCall {
     },
     ReadObject(ObjectKey),
     ReadStorageObject(StorageKey),
-    /// The objects of storage drivers, and those that are registered.
+    /// The CSIDriver objects and the registered drivers.
     Drivers,
     Registered,
-    /// The Node is to say that these volumes are in use, and may be asked to again.
+    /// A patch that writes these volumes in use into the Node; it may be retried.
     PatchVolumesInUse(Vec<String>),
     RetryVolumesInUse,
     Services,
@@ -42,7 +42,7 @@ pub enum BackgroundCall {
         call: u64,
         wanted: Box<CertificateWanted>,
     },
-    /// The watch shows all requests for certificates.
+    /// The watch delivers all certificate requests.
     ShowRequests,
     UpdateVolume {
         uid: PodUid,
@@ -59,7 +59,7 @@ pub enum BackgroundCall {
     Sweep(SweepItem),
     Swept,
     ShowNode,
-    /// Reaches the API server; `tell`: its answer reaches the agent.
+    /// The call reaches the API server; `tell`: its answer reaches the agent.
     ApplyApi {
         call: ApiCall,
         tell: bool,
@@ -68,11 +68,11 @@ pub enum BackgroundCall {
         call: ApiCall,
         failure: ApiFailure,
     },
-    /// The watch shows an object.
+    /// The watch delivers an object.
     Watch(Arc<Pod>),
-    /// The watch shows that one is gone.
+    /// The watch delivers a deletion.
     WatchGone(PodUid),
-    /// A stage of a plan waits no longer for those before it.
+    /// The time at which a stage of a plan no longer waits for those before it.
     StageDue {
         uid: PodUid,
         epoch: Epoch,
@@ -103,7 +103,7 @@ impl Simulation {
         self.plan_in(took, SimEvent::BackgroundCall { generation: self.generation, background_call });
     }
 
-    /// The instant at which a background call looks at the world or changes it; what it found is told right after.
+    /// A background call reads or changes the world at this instant. Its result is sent right after.
     pub(super) fn run_background_call(&mut self, generation: u32, background_call: BackgroundCall) {
         let event = match background_call {
             BackgroundCall::CheckRuntime => Event::RuntimeChecked(self.runtime_status()),
@@ -193,7 +193,7 @@ impl Simulation {
         self.post(generation, event);
     }
 
-    /// Whoever runs answers as its script has it.
+    /// A container that runs answers the probe as its script says.
     fn probed(&mut self, uid: &PodUid, container: &str, kind: ProbeKind, id: &ContainerId) -> ProbeOutcome {
         let live = self.world.containers.get(id).is_some_and(|c| c.is_live() && !c.lost);
         if self.runtime_away || !live {
@@ -210,7 +210,7 @@ impl Simulation {
         ProbeOutcome::failure("the simulated program says no")
     }
 
-    /// What a watch tells, if there still is one. The API server may be away for a while; its answer comes later then.
+    /// What a watch delivers, if it still exists. If the API server is unreachable, the answer comes later.
     fn look_at(&mut self, generation: u32, key: &ObjectKey) -> Option<ObjectState> {
         let watched = self.agent.as_ref().is_some_and(|agent| agent.watching.contains(key));
         if generation != self.generation || !watched {

@@ -25,14 +25,14 @@ pub fn is_mirror(pod: &Pod) -> bool {
     pod.metadata.annotations.as_ref().is_some_and(|a| a.contains_key(ANNOTATION_MIRROR))
 }
 
-/// What the API server checks of containers that had ended, by the spec that it holds.
+/// The API server's check of containers that had ended, against the spec that it holds.
 fn illegal_transition(object: &Arc<Pod>, new: &PodStatus) -> Option<IllegalTransition> {
     let view = PodView::new(object.clone(), Source::Api);
     decide::status::illegal_transition(&view, object.status.as_ref()?, new)
 }
 
 impl Simulation {
-    /// Registration takes a moment; then the node's object is known.
+    /// Registration takes a moment; then the Node object is known.
     pub(super) fn schedule_node_event(&mut self) {
         if self.config.sources.contains(&Source::Api) {
             let wait = self.rng.below(2 * SECOND);
@@ -52,7 +52,7 @@ impl Simulation {
         Arc::new(serde_json::from_value(node).unwrap_or_default())
     }
 
-    /// An object that somebody puts there keeps the status it has. `None`: one that is gone can't be marked for its end.
+    /// An object that is created again keeps its status. `None`: a deleted object can't be marked for deletion.
     pub(super) fn admitted(&mut self, mut pod: Arc<Pod>) -> Option<Arc<Pod>> {
         let known = self.object(&uid_of(&pod).to_string()).cloned();
         if known.is_none() && pod.metadata.deletion_timestamp.is_some() {
@@ -70,7 +70,7 @@ impl Simulation {
         set.values().find(|pod| pod.metadata.uid.as_deref() == Some(uid))
     }
 
-    /// Somebody else writes a condition into the status of an object.
+    /// Another client writes a condition into the status of an object.
     pub(super) fn set_gate(&mut self, name: &str, open: bool) {
         let version = self.number();
         let condition =
@@ -85,7 +85,7 @@ impl Simulation {
         self.announce_object(&object);
     }
 
-    /// A call is on its way to the server, or never gets there.
+    /// Sends a call to the server. It may never arrive.
     pub(super) fn call_api(&mut self, call: ApiCall) {
         let (now, generation) = (self.world.now, self.generation);
         let there = self.faults.latency(&mut self.rng, now);
@@ -123,7 +123,7 @@ impl Simulation {
         }
     }
 
-    /// Whether the server can't be reached, is busy, or has something against it: nothing is done then.
+    /// Whether the server is unreachable, busy or refuses the call. The call has no effect then.
     pub(super) fn api_says_no(&mut self) -> Option<ApiFailure> {
         let now = self.world.now;
         if self.api_unreachable {
@@ -195,7 +195,7 @@ impl Simulation {
             return Err(gone());
         };
         if let Some(illegal) = illegal_transition(object, &status) {
-            // An agent that insists on it is never believed again, and does not converge.
+            // An agent that sends this status again is refused every time, and the run does not converge.
             return Err(failure(ApiFailureKind::Refused, &format!("422: {illegal}")));
         }
         let object = Arc::make_mut(object);
@@ -236,7 +236,7 @@ impl Simulation {
         Ok(made)
     }
 
-    /// The watch tells of one object, or the source is read again as a whole.
+    /// The watch delivers one object, or the source is listed again.
     fn announce_object(&mut self, pod: &Arc<Pod>) {
         let listed = self
             .agent
@@ -251,7 +251,7 @@ impl Simulation {
         self.plan_in(wait, SimEvent::BackgroundCall { generation: self.generation, background_call });
     }
 
-    /// The watch tells that an object is gone, or the source is read again as a whole.
+    /// The watch delivers a deletion, or the source is listed again.
     pub(super) fn announce_object_removed(&mut self, uid: model::PodUid) {
         let listed = self
             .agent
@@ -277,7 +277,7 @@ impl Simulation {
         }
     }
 
-    /// Nothing older than what a whole reading told may come after it: a watch keeps the order of versions.
+    /// No state older than that of a list may follow it: a watch keeps the order of versions.
     pub(super) fn watched(&mut self, generation: u32, pod: Arc<Pod>) {
         if self.api_unreachable {
             return;
@@ -297,7 +297,7 @@ fn gone() -> ApiFailure {
     failure(ApiFailureKind::Gone, "not found")
 }
 
-/// As the server merges a status: conditions and addresses by their key, other lists as a whole.
+/// Merges a status as the server does: conditions and addresses by their key, other lists as a whole.
 pub fn strategic_merge(mut status: Value, patch: &Value) -> Value {
     for (key, value) in patch.as_object().into_iter().flatten().filter(|(key, _)| !key.starts_with('$')) {
         match key.as_str() {

@@ -1,5 +1,5 @@
-//! Plans, carried out as the engine's executor does: stages in order, the actions of one at the same time, every
-//! outcome told as it comes, nothing begun after a cancel.
+//! Carries out plans as the engine's executor does: stages in order, the actions of a stage concurrently, every outcome
+//! sent when it arrives, nothing started after a cancel.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use super::world_calls::{WorldCall, WorldCallFailure, WorldCallOutput};
 use super::{Mutant, SimEvent, Simulation};
 use crate::time::{Nanos, SECOND};
 
-/// The least that a container is given to end.
+/// The shortest grace period that a container gets.
 pub const LEAST_GRACE_SECS: u64 = 2;
 
 pub struct PlanRun {
@@ -43,7 +43,7 @@ impl ActionPosition {
 
 enum Next {
     Call(WorldCall),
-    /// An operation on volumes of the storage driver.
+    /// An operation on volumes of the CSI driver.
     Request(VolumeRequest),
     Done(ActionResult),
 }
@@ -81,7 +81,7 @@ impl Simulation {
         }
     }
 
-    /// Begins the stages from the plan's present one to `last`, beside whatever has not ended of those before.
+    /// Starts the stages from the plan's present one to `last`, while earlier stages may still be running.
     fn begin_stages(&mut self, uid: &PodUid, epoch: Epoch, last: usize) {
         let Some(plan) = self.plan(uid, epoch) else { return };
         let stages = plan.stages.clone();
@@ -101,7 +101,7 @@ impl Simulation {
         }
     }
 
-    /// The time of a stage has come that waits no longer for those before it.
+    /// The time at which a stage no longer waits for those before it.
     pub(super) fn stage_due(&mut self, uid: &PodUid, epoch: Epoch, stage: usize) {
         let Some(plan) = self.plan(uid, epoch) else { return };
         let waits = plan.stage + 1 == stage && plan.open > 0;
@@ -125,7 +125,7 @@ impl Simulation {
     }
 
     fn request_volume(&mut self, place: ActionPosition, what: VolumeRequest) {
-        // On a node without storage drivers nobody is asked.
+        // On a node without CSI drivers the request is answered at once.
         let at_once = !self.has_storage_driver || self.mutant == Mutant::AnswersTearDownsAtOnce;
         if at_once && what == VolumeRequest::TearDown {
             let (uid, epoch) = place.key();
@@ -155,7 +155,7 @@ impl Simulation {
         self.after_action(&uid, epoch);
     }
 
-    /// Tells an outcome. Whether the stage goes on is looked at by [`Self::after_action`].
+    /// Sends an outcome. [`Self::after_action`] decides whether the stage goes on.
     fn action_ended(&mut self, place: ActionPosition, result: ActionResult) {
         let hide = self.mutant == Mutant::HidesFailures;
         let result = match result {
@@ -186,7 +186,7 @@ impl Simulation {
         }
     }
 
-    /// Whether the plan goes on, with its next stage.
+    /// Starts the plan's next stage. Returns whether the plan goes on.
     fn next_stage(&mut self, uid: &PodUid, epoch: Epoch) -> bool {
         let ignore = self.mutant == Mutant::IgnoresCancel;
         let Some(plan) = self.plan(uid, epoch) else { return false };
@@ -263,7 +263,7 @@ impl Simulation {
     }
 }
 
-/// What the storage driver has a part in, from the beginning.
+/// Actions that are a request to the CSI driver from the beginning.
 fn volume_request(action: &Action) -> Option<VolumeRequest> {
     let (volume, expansion) = match action {
         Action::SetUpVolume { volume } => (volume, None),
@@ -286,7 +286,7 @@ fn first_call(action: &Action, now: Nanos, when: &dyn Fn(Mono) -> Nanos) -> Worl
         Action::SetUpVolume { volume } | Action::ExpandVolume { volume, .. } => {
             WorldCall::SetUpVolume(volume.name.clone(), content_of(volume))
         }
-        // No container of this world has one.
+        // No container of this world has environment files.
         Action::ReadEnvFiles { container, .. } => WorldCall::SetUpVolume(container.clone(), None),
         Action::StoreUserIds { ids } => WorldCall::StoreUserIds(ids.clone()),
         Action::RunSandbox { config, .. } => WorldCall::RunSandbox(config.clone()),
@@ -309,12 +309,12 @@ fn first_call(action: &Action, now: Nanos, when: &dyn Fn(Mono) -> Nanos) -> Worl
     }
 }
 
-/// Begun seconds count as whole ones, and there are two at least.
+/// Rounds up to whole seconds, two at least.
 fn grace_left(left: Nanos) -> i64 {
     left.div_ceil(SECOND).max(LEAST_GRACE_SECS) as i64
 }
 
-/// All files, one after the other.
+/// All files in one text.
 pub(super) fn content_of(volume: &VolumeSetup) -> Option<String> {
     let VolumeKind::Content(content) = &volume.kind else { return None };
     let files = content.files.iter();
@@ -341,7 +341,7 @@ fn next(
             return Next::Call(WorldCall::Stop { id: id.clone(), grace_secs, hook_failed: outcome.is_err() });
         }
         (_, WorldCall::Hook { .. }) => return Next::Done(hook_failed(outcome.is_err())),
-        // What the agent itself has set up goes first.
+        // The agent's own mounts are removed first.
         (_, WorldCall::TearDownVolumes) if outcome.is_ok() => return Next::Request(VolumeRequest::TearDown),
         (_, WorldCall::Stop { hook_failed: failed, .. }) if outcome.is_ok() => {
             return Next::Done(hook_failed(*failed));
@@ -357,7 +357,7 @@ fn next(
     }
 }
 
-/// A container's log goes after the container.
+/// A container's log is removed after the container.
 fn after_removal(action: &Action, op: &WorldCall) -> Next {
     match (action, op) {
         (Action::RemoveContainer { log: Some(log), .. }, WorldCall::RemoveContainer(_)) => {

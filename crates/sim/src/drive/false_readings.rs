@@ -1,7 +1,7 @@
-//! Lists of the runtime that are incomplete or old, although the call succeeded: what they show contradicts what the
-//! runtime itself said before. Whoever acts on one starts a second instance, or gives up volumes under a container that
-//! runs; so nothing may follow from it (`lies wait`). Where nobody could know better, the runtime does not lie: what it was
-//! never heard of, a first reading, and the same pod twice in a row.
+//! Lists of the runtime that are incomplete or outdated although the call succeeded: they contradict what the runtime
+//! itself said before. A plan made from a false list would start a second instance or tear down volumes of a running
+//! container. So no plan may follow from one (invariant `lies wait`). A list is falsified only if the agent can detect
+//! it: never in the first reading, for a pod the runtime has said nothing about, or twice in a row for the same pod.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use super::{Mutant, Simulation};
 use crate::rng::Rng;
 
 impl Simulation {
-    /// Makes some of what is about to be told untrue, and says of whom.
+    /// Falsifies some of the pods in the observation, and returns their UIDs.
     pub(super) fn falsify_observation(&mut self, event: &mut Event) -> Vec<PodUid> {
         let mut about = Vec::new();
         let (Event::Observed(seen), Some(agent)) = (event, &self.agent) else { return about };
@@ -51,7 +51,7 @@ fn concerns(scope: &Scope, uid: &PodUid) -> bool {
     }
 }
 
-/// `None`: nothing untrue can be said that the agent could tell from the truth.
+/// `None`: no false state of this pod could be detected by the agent.
 fn false_observation(
     rng: &mut Rng,
     entry: &PodEntry,
@@ -70,7 +70,7 @@ fn false_observation(
     is_told(seen.at).then_some(told)
 }
 
-/// Without some of those.
+/// The pod without some of these sandboxes and containers.
 fn less(rng: &mut Rng, truth: &ObservedPod, of: &[&str]) -> ObservedPod {
     let mut pod = truth.clone();
     let mut hidden = |id: &str| of.contains(&id) && rng.coin();

@@ -1,5 +1,5 @@
-//! The driver: takes what happens next, lets the agent step, and carries out its effects on the world. It stands where
-//! the engine stands in the product, with a seeded order of events in the place of tasks.
+//! The driver: takes the next event, runs a step of the agent, and carries out its effects on the world. It replaces
+//! the engine of the product: a seeded order of events replaces the engine's tasks.
 
 mod agent;
 mod attach;
@@ -48,14 +48,14 @@ pub(crate) enum SimEvent {
     Dispatch {
         generation: u32,
     },
-    /// Some timer of the agent is due.
+    /// A timer of the agent is due.
     Timers {
         generation: u32,
     },
     Apply(CallId),
     GraceOver(CallId),
     Reply(CallId),
-    /// A call about a volume of the storage driver.
+    /// A call about a volume of the CSI driver.
     Volume(VolumeCallStep),
     Read {
         job: u64,
@@ -69,7 +69,7 @@ pub(crate) enum SimEvent {
         generation: u32,
         hint: Hint,
     },
-    /// Told a second time.
+    /// An event that is delivered a second time.
     Again {
         generation: u32,
         event: Box<Event>,
@@ -81,11 +81,11 @@ pub(crate) enum SimEvent {
     },
     Task(usize),
     ScheduledFault(ScheduledFault),
-    /// Whoever attaches volumes has its turn.
+    /// The simulated attach/detach controller runs.
     Controller,
-    /// The signer of a certificate has its turn.
+    /// The signer of a certificate runs.
     Sign(String),
-    /// Plan everything again on a copy of the state: nothing may come of it.
+    /// Plan everything again on a copy of the state: nothing may be started.
     CheckReplanning,
 }
 
@@ -100,16 +100,16 @@ pub struct Simulation {
     pub(crate) log: Log,
     pub(crate) config: model::node::NodeConfig,
     pub(crate) facts: model::node::HostFacts,
-    /// What each source has now, by pod name.
+    /// The current pods of each source, by pod name.
     pub(crate) sources: BTreeMap<Source, BTreeMap<String, Arc<Pod>>>,
     pub(crate) tasks: Vec<Option<Task>>,
     pub(crate) hints_by_id: bool,
-    /// Whether there is a storage driver at all.
+    /// Whether the node has a CSI driver.
     pub(crate) has_storage_driver: bool,
     pub(crate) runtime_away: bool,
     pub(crate) api_unreachable: bool,
     pub(crate) disk_full: bool,
-    /// The runtime says that it is not ready, or only (`true`) its network.
+    /// The runtime reports that it, or (`true`) only its network, is not ready.
     pub(crate) not_ready: Option<bool>,
     /// When the wall clock was last set.
     pub(crate) jumped: Option<Nanos>,
@@ -117,7 +117,7 @@ pub struct Simulation {
     queue: Queue<SimEvent>,
     calls: BTreeMap<CallId, Call>,
     volume_calls: BTreeMap<CallId, VolumeCallRun>,
-    /// Stop calls that wait for their container's end.
+    /// StopContainer calls that wait for their container's exit.
     stopping: BTreeMap<ContainerId, Vec<CallId>>,
     readings: BTreeMap<u64, ReadingJob>,
     numbers: u64,
@@ -188,7 +188,7 @@ impl Simulation {
         self.numbers
     }
 
-    /// Lets the world go on until then, or until an invariant is broken.
+    /// Runs the world until then, or until an invariant is broken.
     pub fn run_until(&mut self, end: Nanos) {
         while self.check.violation.is_none() {
             let Some((at, what)) = self.queue.next_until(end) else { break };
@@ -228,7 +228,7 @@ impl Simulation {
         }
     }
 
-    /// What the world wants to do or tell after something happened in it.
+    /// Schedules what the world wants to do or report after a change in it.
     fn drain_world(&mut self) {
         for (at, fortune) in std::mem::take(&mut self.world.program_events) {
             self.plan_at(at, SimEvent::ProgramEvent(fortune));
@@ -320,7 +320,7 @@ impl Simulation {
             Effect::CallVolume { id, call } => self.call_volume(id, call),
             Effect::CancelVolumeCall { id } => self.cancel_volume_call(id),
             Effect::AnswerVolumeRequest { request, result } => self.volume_answered(request, result),
-            // Its pods have no limits of local storage, so that none is measured.
+            // The pods have no limits of local storage, so no disk usage is measured.
             Effect::MeasureDisk { .. } => {}
             // No credential plugins are configured in the simulated world.
             Effect::AskCredentialPlugins { .. } | Effect::RecordImageAccess { .. } => {}

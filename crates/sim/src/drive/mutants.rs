@@ -1,6 +1,6 @@
-//! Mistakes made on purpose, to prove that the invariants can fail. The first group is in the driver, which does what it
-//! is told wrongly. The second is in the decisions: [`Mutant::step`] stands in for [`decide::step`] and makes it forget
-//! or overlook something, or changes what it decided, as a mistake inside it would.
+//! Intended mistakes, which prove that the invariants can fail. The first group is in the driver, which carries out
+//! effects wrongly. The second is in the decisions: [`Mutant::step`] replaces [`decide::step`] and makes it forget or
+//! overlook something, or changes what it decided, as a mistake inside it would.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -26,79 +26,79 @@ pub enum Mutant {
     // In the driver:
     /// Says that a reading began when it ended, and takes its time.
     LateReadingTimes,
-    /// Never says that a plan has ended.
+    /// Never reports that a plan has ended.
     DropsPlanEnded,
-    /// Goes on with a plan that was cancelled.
+    /// Continues a plan that was cancelled.
     IgnoresCancel,
-    /// Begins all stages of a plan at once.
+    /// Starts all stages of a plan at once.
     IgnoresStages,
-    /// Tells that every call succeeded.
+    /// Reports every call as successful.
     HidesFailures,
     /// Forgets every timer.
     DropsTimers,
-    /// Tells what an object is, and never that it has changed.
+    /// Delivers an object's first state, and never its changes.
     LosesObjectNews,
-    /// Never tells what became of requests for certificates.
+    /// Never delivers the outcome of certificate requests.
     LosesCertificateNews,
-    /// Reads nobody while one pod is stuck.
+    /// Reads no pod while one pod is stuck.
     BlocksAllReadings,
-    /// Has volumes published that were not staged.
+    /// Publishes volumes that were not staged.
     SkipsStaging,
-    /// Keeps no record of volumes.
+    /// Writes no records of volumes.
     SkipsRecords,
-    /// Says that a driver has not answered while it is at work.
+    /// Reports that a driver has not answered while it is still working.
     GivesUpEarly,
-    /// Does not wait for a thread that goes through a volume.
+    /// Does not wait for a thread that walks through a volume.
     LeavesWalks,
-    /// Says that a pod's volumes are gone without a look at those of drivers.
+    /// Reports a pod's volumes as torn down without checking CSI volumes.
     AnswersTearDownsAtOnce,
     /// Does not tell an agent that volumes of an earlier one may be on the node.
     ForgetsPastVolumes,
-    /// Takes a reading for failed when the runtime refuses one status.
+    /// Fails a whole reading when the runtime refuses one status.
     FailsTheWholeReading,
 
     // In the decisions:
-    /// Does not remember that it changed something: plans on readings from before.
+    /// Does not remember that it changed something: plans on readings from before the change.
     ForgetsMutations,
     /// Publishes a pod that has ended as running.
     TerminalPhaseFlips,
     /// Overlooks that a pod is marked for deletion.
     IgnoresDeletion,
-    /// Gives more time whenever a source speaks.
+    /// Extends the grace period at each delivery of a source.
     GraceGrows,
-    /// Stops sidecars together with what they serve.
+    /// Stops sidecars together with the containers that they serve.
     StopsAtOnce,
-    /// Gives volumes back while containers are being stopped.
+    /// Tears down volumes while containers are being stopped.
     ReleasesEarly,
-    /// Deletes a pod's object as soon as it has something to say of its end.
+    /// Deletes a pod's object as soon as its end is to be reported.
     DeletesObjectEarly,
-    /// Does not remember that directories, volumes and cgroup were made.
+    /// Does not remember that directories, volumes and cgroup were created.
     ForgetsPrepared,
-    /// Takes containers of an earlier agent for those of another definition.
+    /// Treats containers of an earlier agent as if they had another definition.
     ForgetsContainerHashes,
     /// Does not remember how often a container crashed.
     ForgetsBackOffs,
-    /// Takes a claim for bound as soon as it is there.
+    /// Treats a claim as bound as soon as it exists.
     IgnoresBinding,
-    /// Overlooks that a claim is for one pod.
+    /// Ignores that a claim may be used by one pod only.
     SharesClaims,
-    /// Believes every reading at once, whatever the runtime said before.
+    /// Accepts every reading at once, whatever the runtime said before.
     AcceptsEveryReading,
     /// Does not wait until a volume is attached.
     IgnoresAttachments,
-    /// Counts as used only what pods are to have, and not what is still on the node.
+    /// Reports only the volumes that pods want as in use, and not those that are still on the node.
     ForgetsWhatIsStaged,
-    /// Does not remember what the runtime said to have removed.
+    /// Does not remember what the runtime has reported as removed.
     ForgetsRemovals,
-    /// Writes a new certificate beside the old key.
+    /// Writes a new certificate next to the old key.
     MixesKeys,
-    /// Has volumes published for pods that are going.
+    /// Publishes volumes for pods that are being deleted.
     PublishesForGoingPods,
-    /// Overlooks records of pods when it looks who has a volume.
+    /// Ignores records of pods when it checks which pods use a volume.
     OverlooksUsers,
-    /// Takes a record that can't be read for none.
+    /// Treats an unreadable record as if it did not exist.
     OverlooksBrokenRecords,
-    /// Does not try again to unstage a volume.
+    /// Does not retry NodeUnstageVolume.
     UnstagesOnce,
 }
 
@@ -145,7 +145,7 @@ impl Mutant {
         Mutant::UnstagesOnce,
     ];
 
-    /// Every mistake, with the kind of run that shows it best.
+    /// Every mistake, with the profile that shows it best.
     pub fn all() -> Vec<(Mutant, Profile)> {
         let profile = |mutant: Mutant| match mutant {
             Mutant::BlocksAllReadings => Profile::Stuck,
@@ -256,7 +256,7 @@ impl Mutant {
         }
     }
 
-    /// When it is looked who has a volume, and not which volumes a pod has.
+    /// Applies to the check which pods use a volume, and not to the list of a pod's volumes.
     fn overlook(self, found: &mut Vec<CsiVolumeOnDisk>) {
         let of_node = found.iter().any(|one| one.pod.is_none());
         if self == Mutant::OverlooksUsers && of_node {
@@ -269,7 +269,7 @@ impl Mutant {
         }
     }
 
-    /// `before`: what was at work before the step, and what pods were to have.
+    /// `before`: the volume state before the step, and what pods wanted then.
     fn after_volumes(
         self,
         state: &mut NodeState,
@@ -280,7 +280,7 @@ impl Mutant {
             Mutant::PublishesForGoingPods
                 if effects.iter().any(|e| matches!(e, Effect::CancelPlan { .. })) =>
             {
-                // They are not told that their pod is going.
+                // The volumes' state does not learn that the pod is being deleted.
                 state.csi_volumes = before;
                 effects.retain(|effect| {
                     !matches!(
@@ -369,7 +369,8 @@ fn is_stop(action: &Action) -> bool {
     matches!(action, Action::StopContainer { .. })
 }
 
-/// All stops with the first of them. Stages and their actions keep their number, so that outcomes find their place.
+/// Moves all stops into the first stage. Stages and their actions keep their numbers, so that outcomes find their
+/// place.
 fn at_once(stages: &[Stage]) -> Vec<Stage> {
     let mut stages = stages.to_vec();
     let stopping: Vec<usize> = (0..stages.len()).filter(|n| stages[*n].actions.iter().any(is_stop)).collect();

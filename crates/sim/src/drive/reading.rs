@@ -1,5 +1,5 @@
-//! Reading the runtime as the engine does: its time is taken first, then both lists, then a status for what the lists
-//! show to have changed. Each of these sees the world at its own instant.
+//! Reads the runtime as the engine does: the time is taken first, then both lists, then a status for what the lists
+//! show to have changed. Each of these calls sees the world at its own instant.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -37,14 +37,14 @@ pub struct ReadingJob {
     pods: Vec<Arc<ObservedPod>>,
 }
 
-/// What the runtime answers instead of a status.
+/// The runtime's error when it refuses a status.
 const REFUSAL: &str = "check network namespace closed: device or resource busy";
 
 enum StatusOutcome<T> {
-    /// It is gone since the list was made.
+    /// It was removed after the list was made.
     Gone,
     Read(T),
-    /// Its status is refused: what the list tells.
+    /// Its status is refused: the list entry.
     Listed(T),
 }
 
@@ -127,7 +127,7 @@ impl Simulation {
         self.post(generation, event);
     }
 
-    /// What a reading of everything would show if it took no time.
+    /// The result of a full reading that takes no time.
     pub(crate) fn instant_reading(&self) -> Vec<Arc<ObservedPod>> {
         let mut job = ReadingJob {
             generation: 0,

@@ -1,4 +1,4 @@
-//! Things that go wrong by themselves, and the pods that people put in and take out.
+//! Scheduled faults, and the pods that users add and remove.
 
 use decide::event::Hint;
 use model::k8s::Pod;
@@ -29,14 +29,14 @@ pub enum ScheduledFault {
     },
     SandboxBreaks,
     ContainerIsLost,
-    /// Every process is gone, every cgroup too, and the agent comes up anew.
+    /// Every process and cgroup is gone, and a new agent starts.
     Reboot,
     NotReady {
         network_only: bool,
         for_ns: u64,
     },
     ReadyAgain,
-    /// Somebody removes a running container behind the agent's back.
+    /// Something outside the agent removes a running container.
     ContainerRemovedByOthers,
     FactsChange,
     /// Neither calls nor watches reach the API server.
@@ -44,11 +44,11 @@ pub enum ScheduledFault {
         for_ns: u64,
     },
     ApiReturns,
-    /// Hints by the hundred, about everybody and nobody.
+    /// Hundreds of hints, about known and unknown pods.
     Storm,
-    /// A volume is taken away from the node, although it is in use.
+    /// A volume is detached from the node although it is in use.
     VolumeForceDetached,
-    /// What is on record about a volume of a pod can't be read.
+    /// The record of a pod's volume can't be read.
     RecordBreaks {
         for_ns: u64,
     },
@@ -148,7 +148,7 @@ impl Simulation {
                         self.check.lost_container_to_others(&uid);
                         self.world.removed_by_others.insert((uid, name));
                     }
-                    // Refused while it is being started, which is as good.
+                    // The call fails while the container is being started, which is fine.
                     let _ = self.world.remove_container(&id);
                 }
             }
@@ -172,7 +172,7 @@ impl Simulation {
         }
     }
 
-    /// Watches begin again: what they missed is told as a whole (410, then a list).
+    /// Watches start again: what they missed is delivered as a whole (410, then a list).
     fn catch_up(&mut self) {
         self.source_changed(Source::Api);
         let watching = self.agent.iter().flat_map(|agent| agent.watching.clone()).collect::<Vec<_>>();
@@ -250,7 +250,7 @@ impl Simulation {
         }
     }
 
-    /// Takes every pod out of every source.
+    /// Removes every pod from every source.
     pub fn remove_everything(&mut self) {
         for source in self.config.sources.clone() {
             for pod in self.sources.insert(source, Default::default()).unwrap_or_default().into_values() {

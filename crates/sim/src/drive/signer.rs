@@ -1,5 +1,5 @@
-//! Those who sign certificates of pods: soon, late, never, or with a no. While things go wrong they also lose requests. Whoever
-//! cleans up removes what was answered, and what is of pods that are gone.
+//! Signers of pod certificates: they sign soon, late or never, or deny. While there are faults they also lose requests.
+//! A clean-up removes answered requests, and requests of pods that were deleted.
 
 use decide::Effect;
 use decide::Event;
@@ -21,7 +21,7 @@ impl Simulation {
         self.schedule_background_call(BackgroundCall::ShowRequests);
     }
 
-    /// A set that is told is the set of that moment: a watch keeps its order.
+    /// The set of requests at this moment: a watch keeps its order.
     pub(super) fn show_requests(&mut self) -> Option<Event> {
         let follows = self.agent.as_ref().is_some_and(|agent| agent.follows_requests);
         let loses = self.mutant == Mutant::LosesCertificateNews;
@@ -35,7 +35,7 @@ impl Simulation {
         wanted: &CertificateWanted,
     ) -> Event {
         let fails = self.api_unreachable || self.faults.pull_fails(&mut self.rng, self.world.now);
-        // It has its effect now and then, although the caller is told that it failed.
+        // The call sometimes has its effect although the caller gets an error.
         if fails && (self.api_unreachable || self.rng.coin()) {
             let result = Err("the API server is away".to_owned());
             return Event::CertificateRequested { source, call, result };
@@ -53,7 +53,7 @@ impl Simulation {
         Event::CertificateRequested { source, call, result }
     }
 
-    /// The signer has its turn, or whoever cleans up.
+    /// Runs the signer, or the clean-up.
     pub(super) fn sign(&mut self, name: String) {
         let Some(request) = self.world.signer.get(&name) else { return };
         let (answered, signer) = (request.status.is_some(), request.spec.signer_name.clone());
@@ -84,7 +84,7 @@ impl Simulation {
         self.world.signer.issue(name, now, begin, end);
     }
 
-    /// Key and chain of a pod's files are of one request.
+    /// The key and the chain in a pod's files belong to the same request.
     pub(super) fn look_at_files(&mut self, effect: &Effect) {
         let volumes = match effect {
             Effect::RunPlan { stages, .. } => {

@@ -1,4 +1,4 @@
-//! The cluster's side of storage as the agent asks for it, and the storage driver of the node.
+//! The cluster's storage objects as the agent reads them, and the CSI driver of the node.
 
 use decide::Event;
 use model::storage::{StorageKey, StorageState};
@@ -10,7 +10,7 @@ use crate::time::{MILLI, SECOND};
 use crate::world::ClaimChange;
 
 impl Simulation {
-    /// What an agent that comes up is told of storage: that there are drivers, their objects, who has registered.
+    /// Sends a starting agent the storage state: whether drivers exist, their objects, and which are registered.
     pub(super) fn show_storage(&mut self) {
         if self.generation == 1 || self.mutant != Mutant::ForgetsPastVolumes {
             self.post_once(self.generation, Event::CsiEnabled);
@@ -28,7 +28,7 @@ impl Simulation {
         self.world.storage.change(name, change);
     }
 
-    /// The driver comes or goes: whoever registers plugins sees it.
+    /// The driver registers or is removed: the agent's plugin registration sees it.
     pub(super) fn driver_is(&mut self, there: bool) {
         self.world.storage.registered = there;
         self.schedule_background_call(BackgroundCall::Registered);
@@ -48,7 +48,7 @@ impl Simulation {
         Event::StorageRead { key, state }
     }
 
-    /// The record of a pod's volume can't be read any more, until somebody mends it.
+    /// Makes the record of a pod's volume unreadable, and readable again later.
     pub(super) fn record_breaks(&mut self, for_ns: u64) {
         let of_pods = self.world.storage.records.keys().filter(|path| crate::world::pod_of(path).is_some());
         let paths: Vec<String> = of_pods.cloned().collect();

@@ -1,8 +1,9 @@
-//! Calls about volumes of the storage driver: to the driver, the disk and the API server. Each is issued at one instant, has
-//! its effect at another and is answered at a third, or not.
+//! Calls about volumes of the CSI driver: to the driver, the disk and the API server. Each is issued at one instant,
+//! has its effect at another and is answered at a third. It may have no effect, or no answer.
 //!
-//! The driver is slow, refuses, fails after its effect (and may say for good that it did nothing), hangs and comes late, or
-//! says that it has taken away what it has not. It does not say that it has mounted what it has not: nobody could know better.
+//! The driver may be slow, refuse, fail after its effect (even with an error that says for certain that nothing was
+//! done), hang and apply the call late, or claim an unmount that it has not done. It never claims a mount that it has
+//! not made, because no agent could detect that.
 
 use decide::ActionResult;
 use decide::Event;
@@ -19,7 +20,7 @@ use crate::faults::{CallBehavior, LateEffect};
 use crate::time::{MILLI, Nanos, SECOND};
 use crate::world::{DRIVER, World, WorldError, pod_of};
 
-/// What of a call is to come.
+/// What a call does next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum VolumeCallStep {
     Apply(CallId),
@@ -31,10 +32,10 @@ pub(super) struct VolumeCallRun {
     generation: u32,
     id: VolumeCallId,
     pub(super) call: VolumeCall,
-    /// What the caller will hear, whatever the call does.
+    /// The answer that the caller gets, whatever the call does.
     outcome: Option<VolumeCallResult>,
     applied: bool,
-    /// Nobody waits for it any more.
+    /// The caller no longer waits for it.
     unheard: bool,
 }
 
@@ -62,7 +63,7 @@ fn takes_away(call: &VolumeCall) -> bool {
     matches!(call, VolumeCall::NodeUnpublishVolume { .. } | VolumeCall::NodeUnstageVolume { .. })
 }
 
-/// Whose call it is; of the whole node if it is nobody's.
+/// The pod that the call is for; a UID for the node if the call is for no pod.
 fn caller(call: &VolumeCall) -> PodUid {
     let of = match call {
         VolumeCall::ListPodRecords { uid } => Some(uid.clone()),
@@ -101,7 +102,7 @@ impl Simulation {
         }
     }
 
-    /// It does nothing, and its caller hears this.
+    /// The call has no effect, and its caller gets this answer later.
     fn answer_later(&mut self, number: CallId, outcome: VolumeCallResult, wait: Nanos) {
         if let Some(run) = self.volume_calls.get_mut(&number) {
             (run.applied, run.outcome) = (true, Some(outcome));
@@ -109,7 +110,7 @@ impl Simulation {
         self.plan_in(wait, SimEvent::Volume(VolumeCallStep::Reply(number)));
     }
 
-    /// It does something, and its caller hears this instead of what came of it, if at all.
+    /// The call has its effect later. `outcome`: the caller gets this answer instead of the real result.
     fn apply_later(&mut self, number: CallId, outcome: Option<VolumeCallResult>, wait: Nanos) {
         if let Some(run) = self.volume_calls.get_mut(&number) {
             run.outcome = outcome;
@@ -142,7 +143,7 @@ impl Simulation {
                 self.answer_later(number, outcome, hop);
             }
             CallBehavior::AppliedButFails => {
-                // One that says so for good lies.
+                // A failure that is `Final` is a lie here: the call had its effect.
                 let kinds = [VolumeCallFailureKind::Final, VolumeCallFailureKind::Open];
                 let kind = *self.rng.pick(&kinds);
                 self.apply_later(number, Some(failed(kind, "simulated failure after the effect")), hop);
@@ -189,7 +190,7 @@ impl Simulation {
         }
     }
 
-    /// Whoever waits for a thread gives up after a while.
+    /// A caller that waits for a thread gives up after its timeout.
     fn wait_for_walk(&mut self, number: CallId, place: &str) {
         let now = self.world.now;
         let hop = self.rng.between(MILLI / 10, 3 * MILLI);
@@ -203,7 +204,7 @@ impl Simulation {
         }
     }
 
-    /// A thread goes through the volume. It may hang, and ends some time.
+    /// A thread walks through the volume. It may hang, but ends at some time.
     fn walk(&mut self, number: CallId, path: String) {
         let now = self.world.now;
         let hop = self.faults.latency(&mut self.rng, now);
@@ -224,7 +225,7 @@ impl Simulation {
         }
     }
 
-    /// The caller is told nothing. A walk that does not hang ends at its next step.
+    /// The caller gets no answer. A walk that does not hang ends at its next step.
     pub(super) fn cancel_volume_call(&mut self, id: VolumeCallId) {
         let generation = self.generation;
         let of = |run: &VolumeCallRun| run.generation == generation && run.id == id;
@@ -258,7 +259,7 @@ impl Simulation {
             message: refused.message,
         };
         run.outcome.get_or_insert(result.map_err(refused));
-        // One that was given up is answered at its deadline.
+        // The caller of a call that timed out gets its answer at the deadline.
         if !late {
             let hop = self.faults.latency(&mut self.rng, self.world.now);
             self.plan_in(hop, SimEvent::Volume(VolumeCallStep::Reply(number)));
@@ -276,7 +277,7 @@ impl Simulation {
         }
     }
 
-    /// The caller hears this now, whatever becomes of the call.
+    /// The caller gets this answer now, whatever the call does later.
     fn answer_now(&mut self, number: CallId, result: &VolumeCallResult) {
         let Some(run) = self.volume_calls.get_mut(&number) else { return };
         run.unheard = true;
@@ -284,7 +285,8 @@ impl Simulation {
         self.post(generation, Event::VolumeCallEnded { id, result: result.clone() });
     }
 
-    /// The agent is gone, and its threads with it: what it had sent arrives before anybody else can call, or never.
+    /// The agent was killed, and its threads with it: each call it had sent takes effect before the next agent starts,
+    /// or never.
     pub(super) fn abandon_volume_calls(&mut self, within: Nanos) {
         self.world.storage.walks.clear();
         for number in self.volume_calls.keys().copied().collect::<Vec<_>>() {
@@ -300,7 +302,7 @@ impl Simulation {
         }
     }
 
-    /// Whether the storage driver is at work on this volume right now.
+    /// Whether the CSI driver is working on this volume now.
     pub(super) fn has_call_for(&self, handle: &str) -> bool {
         self.volume_calls.values().any(|run| match &run.call {
             VolumeCall::NodeStageVolume { call, .. } => call.handle == handle,
@@ -316,7 +318,7 @@ impl Simulation {
 
     // ---- sweeps -----------------------------------------------------------------------------------------------------
 
-    /// The directory of a pod that nobody knows goes, after its volumes.
+    /// Removes the directory of an unknown pod, after its volumes.
     pub(super) fn sweep_volumes(&mut self, uid: PodUid) {
         self.world.tear_down_volumes(&uid);
         if !self.has_storage_driver {
@@ -335,7 +337,7 @@ impl Simulation {
         match result {
             ActionResult::Ok => {
                 self.volumes_are_torn_down(uid);
-                // What is still mounted there is looked for at the next sweep.
+                // If a mount is left there, the next sweep tries again.
                 if self.world.remove_pod_dir(uid).is_ok() {
                     self.world.disk.forget_pod(uid);
                 }
@@ -375,7 +377,7 @@ fn carry_out(world: &mut World, call: &VolumeCall) -> Result<VolumeCallAnswer, W
         VolumeCall::PatchClaimStatus { claim, patch } => {
             return world.storage.patch_claim(&claim.name, patch).map(VolumeCallAnswer::Claim);
         }
-        // How large a volume is on the node is told by its claim alone.
+        // Only its claim shows how large a volume is on the node.
         VolumeCall::NodeExpandVolume { .. }
         | VolumeCall::MakeDir { .. }
         | VolumeCall::LinkDevice { .. }

@@ -1,4 +1,4 @@
-//! One call to the world: issued, applied at one instant, answered at another. Either may be missing.
+//! One call to the world: issued, applied at one instant, answered at another. It may stay unapplied or unanswered.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::faults::{CallBehavior, LateEffect};
 use crate::time::{MILLI, Nanos, SECOND};
 use crate::world::{World, WorldError, container_name, sandbox_name};
 
-/// As the adapter's: two minutes, twice that for a sandbox, and the grace on top for a stop.
+/// The CRI adapter's timeout: two minutes, twice that for a sandbox, and for a stop the grace period on top.
 pub(super) const DEADLINE: Nanos = 120 * SECOND;
 
 pub type CallId = u64;
@@ -25,7 +25,7 @@ pub enum WorldCall {
         containers: Vec<String>,
     },
     EnsureCgroup(CgroupName),
-    /// With its content, where the agent makes that.
+    /// With its content, if the agent writes it.
     SetUpVolume(String, Option<String>),
     StoreUserIds(IdMapping),
     RunSandbox(Box<SandboxConfig>),
@@ -42,18 +42,18 @@ pub enum WorldCall {
     Stop {
         id: ContainerId,
         grace_secs: i64,
-        /// The hook before it failed.
+        /// The preStop hook before it failed.
         hook_failed: bool,
     },
     StopSandbox(SandboxId),
     RemoveContainer(ContainerId),
     RemoveLogs(String),
     RemoveSandbox(SandboxId),
-    /// A lifecycle hook: changes nothing that the world knows.
+    /// A lifecycle hook: changes nothing in the world.
     Hook {
         id: ContainerId,
         name: String,
-        /// Nobody waits for it any longer than this.
+        /// The caller waits no longer than this.
         until: Option<Nanos>,
     },
     TearDownVolumes,
@@ -63,7 +63,7 @@ pub enum WorldCall {
 }
 
 impl WorldCall {
-    /// Whether the runtime does it, as opposed to the kernel and its disk.
+    /// Whether the runtime carries it out, and not the kernel or the disk.
     pub fn is_runtime(&self) -> bool {
         matches!(
             self,
@@ -77,7 +77,7 @@ impl WorldCall {
         )
     }
 
-    /// Whether it needs room on the disk.
+    /// Whether it needs free space on the disk.
     fn writes(&self) -> bool {
         matches!(
             self,
@@ -89,7 +89,7 @@ impl WorldCall {
         )
     }
 
-    /// Stops and removals are done when there is nothing to do.
+    /// Stops and removals succeed if the object does not exist.
     pub fn absent_is_fine(&self) -> bool {
         matches!(
             self,
@@ -110,7 +110,7 @@ impl WorldCall {
         }
     }
 
-    /// The name that the runtime holds for this call while it works on it.
+    /// The name that the runtime reserves while it works on this call.
     fn reserves(&self) -> Option<String> {
         match self {
             WorldCall::RunSandbox(config) => Some(sandbox_name(config)),
@@ -164,13 +164,13 @@ impl WorldCallFailure {
 pub struct Call {
     place: ActionPosition,
     op: WorldCall,
-    /// What the caller will hear.
+    /// The answer that the caller gets.
     outcome: Option<Result<WorldCallOutput, WorldCallFailure>>,
     holds: Option<String>,
     applied: bool,
-    /// It may still be applied after its caller was answered.
+    /// It may be applied after its caller was answered.
     applies_late: bool,
-    /// Nobody waits for it any more.
+    /// The caller no longer waits for it.
     unheard: bool,
 }
 
@@ -312,7 +312,7 @@ impl Simulation {
         }
     }
 
-    /// Sends the signal. `true`: the container lives on for now.
+    /// Sends the signal. `true`: the container goes on running for now.
     fn begin_stop(&mut self, call: CallId, container: &ContainerId, grace_secs: i64) -> bool {
         if !self.world.containers.get(container).is_some_and(|c| c.is_live()) {
             return false;
@@ -328,7 +328,7 @@ impl Simulation {
         true
     }
 
-    /// A stop that is to fail after its effect fails as soon as the signal is out.
+    /// A stop that is to fail after its effect fails as soon as the signal was sent.
     fn answer_failed_stop(&mut self, id: CallId) {
         let Some(call) = self.calls.get(&id) else { return };
         if call.outcome.is_some() && !call.applies_late {
@@ -345,7 +345,7 @@ impl Simulation {
         }
     }
 
-    /// Stop calls whose container has ended are answered.
+    /// Answers the stop calls whose container has exited.
     pub(super) fn finish_stops(&mut self) {
         let ended: Vec<ContainerId> = self
             .stopping
@@ -385,7 +385,7 @@ impl Simulation {
         self.answered(place, &op, outcome);
     }
 
-    /// Cuts short the stop calls of a plan. The signals that were sent stay sent.
+    /// Ends the stop calls of a plan early. Signals that were sent still take effect.
     pub(super) fn drop_stops_of(&mut self, uid: &model::PodUid, epoch: decide::Epoch) -> Vec<ActionPosition> {
         let ids: Vec<CallId> = self
             .calls
@@ -397,7 +397,7 @@ impl Simulation {
         ids.into_iter().filter_map(|id| self.calls.remove(&id)).map(|call| call.place).collect()
     }
 
-    /// The caller is gone: what it had sent arrives before anybody else can call, or never.
+    /// The agent was killed: each call it had sent takes effect before the next agent starts, or never.
     pub(super) fn abandon_calls(&mut self, within: Nanos) {
         let ids: Vec<CallId> = self.calls.keys().copied().collect();
         for id in ids {
@@ -414,7 +414,7 @@ impl Simulation {
         }
     }
 
-    /// The runtime is gone: its callers hear so at once, whatever it had done for them.
+    /// The runtime went away: its callers get an error at once, whether or not the call had its effect.
     pub(super) fn runtime_calls_fail(&mut self) {
         let ids: Vec<CallId> =
             self.calls.iter().filter(|(_, c)| c.op.is_runtime()).map(|(id, _)| *id).collect();

@@ -1,19 +1,19 @@
-//! Claims that pods name, and the storage driver that serves them, over a run.
+//! Claims that pods use, and the CSI driver that serves them, over a run.
 
 use super::Task;
 use crate::rng::Rng;
 use crate::time::{MILLI, Nanos, SECOND};
 use crate::world::ClaimChange;
 
-/// How many claims pods may name. The last one is for one pod at a time.
+/// How many claims there are. The last one may be used by one pod at a time.
 pub const CLAIMS: u64 = 2;
 
 pub fn claim_name(number: u64) -> String {
     format!("claim-{number}")
 }
 
-/// They come late, are bound late, vanish and come again with another volume; in the end each is there and bound, and
-/// the driver, which comes and goes, serves.
+/// Claims are created late, bound late, deleted and created again with another volume. In the end each exists and is
+/// bound, and the driver, which registers and disappears in between, is registered.
 pub fn seeded(rng: &mut Rng, during: Nanos, tasks: &mut Vec<(Nanos, Task)>) {
     for number in 0..CLAIMS {
         let comes = ClaimChange::Comes { exclusive: number == CLAIMS - 1 };
@@ -30,7 +30,7 @@ pub fn seeded(rng: &mut Rng, during: Nanos, tasks: &mut Vec<(Nanos, Task)>) {
             if rng.per_mille(400) {
                 put(now + rng.between(SECOND, 30 * SECOND), ClaimChange::Grows);
             }
-            // Most claims stay for as long as anybody looks.
+            // Most claims stay to the end.
             if rng.per_mille(600) {
                 break;
             }

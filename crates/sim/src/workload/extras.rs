@@ -1,5 +1,4 @@
-//! What makes a pod unlike the others: a deadline, a readiness gate, files that show its own fields, containers that
-//! somebody adds to look into it.
+//! Unusual parts of pods: a deadline, a readiness gate, files from the downward API, ephemeral containers.
 
 use model::k8s::{Pod, PodSpec};
 use model::pod::Source;
@@ -8,7 +7,7 @@ use serde_json::{Value, json};
 use super::{ALWAYS_PRESENT, image_name};
 use crate::rng::Rng;
 
-/// The condition that gates of simulated pods wait for.
+/// The condition of the readiness gates of simulated pods.
 pub const GATE: &str = "sim.test/open";
 
 #[derive(Clone, Debug, Default)]
@@ -17,7 +16,7 @@ pub struct OptionalFields {
     gate: bool,
     own_fields: bool,
     host_path: bool,
-    /// The image of each container that was added.
+    /// The image of each ephemeral container.
     ephemeral_container_images: Vec<u64>,
 }
 
@@ -51,7 +50,7 @@ impl OptionalFields {
         if self.host_path {
             add_volume(spec, json!({"name": "host", "hostPath": {"path": "/srv/sim"}}));
         }
-        // Only the API server takes these.
+        // Only the API server accepts these.
         if source == Source::Api && !self.ephemeral_container_images.is_empty() {
             let debugger = |(number, image): (usize, &u64)| {
                 made(

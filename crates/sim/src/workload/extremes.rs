@@ -1,5 +1,5 @@
-//! Pods that the API lets through, with numbers, words and times as extreme as it allows, and what a runtime may say of
-//! their containers. Nothing is promised about such a pod but that it costs nobody else anything.
+//! Pods that the API accepts, with numbers, strings and times as extreme as it allows, and extreme states of their
+//! containers. The only check on such a pod is that other pods are unaffected.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use super::{Task, Workload};
 use crate::rng::{Rng, mix};
 use crate::time::{MILLI, SECOND};
 
-/// UIDs of such pods begin so.
+/// The UIDs of such pods start with this.
 const EXTREME_UID_PREFIX: &str = "x";
 
 /// Beyond this many seconds a queue of timers once panicked (2^36 milliseconds).
@@ -38,7 +38,7 @@ pub fn is_extreme(uid: &model::PodUid) -> bool {
 }
 
 impl Workload {
-    /// Simple pods that must run, among extreme ones that come, change and go.
+    /// Simple pods that must run, among extreme ones that are added, changed and removed.
     pub fn extreme(rng: &mut Rng) -> Self {
         let mut workload = Self::plain(rng, 3);
         let sources = workload.config.sources.clone();
@@ -61,7 +61,7 @@ impl Workload {
     }
 }
 
-/// The same pod with extremes wherever a number, a word or a time may stand.
+/// The same pod with extreme numbers, strings and times.
 fn extreme(rng: &mut Rng, pod: &Pod, source: Source) -> Pod {
     let mut value = serde_json::to_value(pod).unwrap_or_default();
     let spec = &mut value["spec"];
@@ -120,7 +120,7 @@ fn probe(rng: &mut Rng, may_succeed_often: bool) -> Value {
     })
 }
 
-/// What is in the status of the Node object beside its addresses and volumes.
+/// The part of the Node's status besides addresses and volumes.
 pub fn make_node_status_extreme(status: &mut Value) {
     let amounts = json!({"pods": "9223372036854775807", "cpu": "8Ei", "memory": "9223372036854775807",
         "hugepages-2Mi": "0", "example.com/é": "1n"});
@@ -139,7 +139,7 @@ pub fn make_node_status_extreme(status: &mut Value) {
     }
 }
 
-/// What a runtime says of the containers of an extreme pod: the same at every reading.
+/// The state that the runtime reports of an extreme pod's containers: the same at every reading.
 pub fn make_observed_extreme(pod: &mut ObservedPod) {
     if !is_extreme(&pod.uid) {
         return;

@@ -1,4 +1,4 @@
-//! What people ask of the node in one run: pods put in, changed, taken out and put in again, over a node that has some
+//! What users ask of the node in one run: pods are added, changed, removed and added again, on a node that has some
 //! images and lacks others.
 
 mod claims;
@@ -35,19 +35,19 @@ pub enum Task {
         name: String,
     },
     ImageArrives(String),
-    /// The node decides that it can't keep a pod.
+    /// The node evicts a pod.
     Evict {
         uid: PodUid,
         grace_secs: Option<i64>,
     },
-    /// A stranger deletes the mirror of a static pod.
+    /// Another client deletes the mirror of a static pod.
     RemoveMirror(String),
-    /// Somebody else says whether a pod may count as ready.
+    /// Another client sets the readiness gate of a pod.
     Gate {
         name: String,
         open: bool,
     },
-    /// A config map comes, changes or (`None`) vanishes.
+    /// A config map is created, changed or (`None`) deleted.
     Object {
         name: String,
         version: Option<u64>,
@@ -56,7 +56,7 @@ pub enum Task {
         name: String,
         change: ClaimChange,
     },
-    /// The storage driver comes or goes.
+    /// The CSI driver registers or disappears.
     Driver {
         there: bool,
     },
@@ -96,15 +96,15 @@ pub struct Workload {
     pub images: Images,
     pub tasks: Vec<(Nanos, Task)>,
     pub hints_by_id: bool,
-    /// Volumes of the storage driver have to be attached.
+    /// Volumes of the CSI driver have to be attached.
     pub attaches: bool,
 }
 
-/// How many images there are; those above are always present.
+/// How many images there are; those with numbers below [`ALWAYS_PRESENT`] are always present.
 const IMAGES: u64 = 8;
 const ALWAYS_PRESENT: u64 = 4;
 
-/// Not an image name at all.
+/// An invalid image name.
 const NO_IMAGE: u64 = IMAGES;
 
 pub fn image_name(number: u64) -> String {
@@ -114,7 +114,7 @@ pub fn image_name(number: u64) -> String {
     format!("registry.test/app-{number}:v1")
 }
 
-/// How much happens.
+/// The size of the workload.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WorkloadSize {
     Full,
@@ -149,7 +149,7 @@ impl Workload {
             schedule_pods_of_name(rng, during, (source, size), &name, &mut tasks);
             let other = config.sources.iter().find(|s| **s != source && s.is_static());
             if let Some(other) = other.filter(|_| source.is_static() && rng.per_mille(300)) {
-                // Two files want the same name; one at a time gets it.
+                // Two files use the same name; one at a time gets it.
                 schedule_pods_of_name(rng, during, (*other, size), &name, &mut tasks);
             }
         }
@@ -159,7 +159,7 @@ impl Workload {
         Self { config, facts: facts(), images, tasks, hints_by_id, attaches }
     }
 
-    /// Simple pods that run for ever, all put in at once.
+    /// Simple pods that run for ever, all added at once.
     pub fn plain(rng: &mut Rng, pods: u64) -> Self {
         let config = NodeConfig { serialize_image_pulls: false, ..config(rng) };
         let (images, _) = images(rng, SECOND);
@@ -171,7 +171,7 @@ impl Workload {
         Self { config, facts: facts(), images, tasks, hints_by_id: rng.coin(), attaches: false }
     }
 
-    /// With some of its pods taken out later.
+    /// Removes some of its pods later.
     pub fn without(mut self, rng: &mut Rng, names: &[&str], from: Nanos, to: Nanos) -> Self {
         for name in names {
             let task = Task::Remove { source: self.config.sources[0], name: (*name).to_owned() };
@@ -180,7 +180,7 @@ impl Workload {
         self
     }
 
-    /// With some more simple pods that come later.
+    /// Adds some more simple pods later.
     pub fn with_late(mut self, rng: &mut Rng, from: Nanos, to: Nanos) -> Self {
         for number in 0..3 {
             let template = SimulatedPod::plain(&format!("late{number}"), &format!("late{number}-1"));
@@ -242,14 +242,14 @@ fn images(rng: &mut Rng, during: Nanos) -> (Images, Vec<(Nanos, Task)>) {
     (images, tasks)
 }
 
-/// How many config maps pods may name.
+/// How many config maps there are.
 const OBJECTS: u64 = 3;
 
 pub fn object_name(number: u64) -> String {
     format!("map-{number}")
 }
 
-/// They come late, change, vanish and come back; in the end each is there.
+/// They are created late, changed, deleted and created again; in the end each exists.
 fn objects(rng: &mut Rng, during: Nanos, tasks: &mut Vec<(Nanos, Task)>) {
     for number in 0..OBJECTS {
         let name = object_name(number);
@@ -265,7 +265,7 @@ fn objects(rng: &mut Rng, during: Nanos, tasks: &mut Vec<(Nanos, Task)>) {
     }
 }
 
-/// What others do to pods behind the agent's back, or ask of it.
+/// Changes to pods by other clients.
 fn changes_by_others(
     rng: &mut Rng,
     during: Nanos,
@@ -287,7 +287,7 @@ fn changes_by_others(
     }
 }
 
-/// Everything that happens to the pods of one name, one after the other.
+/// All events of the pods of one name, one after the other.
 fn schedule_pods_of_name(
     rng: &mut Rng,
     during: Nanos,
@@ -329,7 +329,7 @@ fn schedule_pods_of_name(
             }
             (true, 40..60) => template = fresh(rng),
             (true, _) => {
-                // By force, now and then: the object is gone before its pod is.
+                // Sometimes a forced deletion: the object is removed before the pod has ended.
                 if source == Source::Api && !rng.per_mille(150) {
                     now = deletion(rng, now, during, &template, tasks);
                 }
@@ -337,7 +337,7 @@ fn schedule_pods_of_name(
                 there = false;
                 continue;
             }
-            // The same pod again, under its old UID.
+            // The same pod again, with its old UID.
             (false, 0..60) if source.is_static() => {}
             (false, _) => template = fresh(rng),
         }
@@ -346,7 +346,8 @@ fn schedule_pods_of_name(
     }
 }
 
-/// The API server marks a pod before it removes it, and the mark may ask for less time later. When it is gone in the end.
+/// The API server marks a pod for deletion before it removes it, and may shorten the grace period later. Returns the
+/// time of the removal.
 fn deletion(
     rng: &mut Rng,
     mut now: Nanos,

@@ -34,7 +34,7 @@ pub struct SimulatedPod {
     extras: OptionalFields,
 }
 
-/// What of the cluster the pod is made of, if it comes from there.
+/// The cluster's objects that the pod uses, if it comes from the API.
 #[derive(Clone, Debug, Default)]
 struct ClusterReferences {
     variable: Option<u64>,
@@ -75,7 +75,7 @@ impl ClusterReferences {
         if let Some(number) = self.claim {
             let volume = json!({"name": CLAIMED, "persistentVolumeClaim": {"claimName": claim_name(number)}});
             spec.volumes.get_or_insert_default().push(serde_json::from_value(volume).expect(bad));
-            // The driver leaves it to the agent.
+            // The driver leaves fsGroup to the agent.
             spec.security_context.get_or_insert_default().fs_group = Some(FS_GROUP);
         }
         let map = self.volume.map(|number| json!({"configMap": {"name": object_name(number)}}));
@@ -95,15 +95,15 @@ impl ClusterReferences {
     }
 }
 
-/// The variable and the volume that show a config map.
+/// The variable and the volume whose content is a config map.
 pub const VARIABLE: &str = "OBJECT";
 pub const CONTENT: &str = "content";
-/// Files of claims belong to it.
+/// The group of files in claimed volumes.
 const FS_GROUP: i64 = 4711;
-/// The volume that a claim stands behind.
+/// The volume that belongs to a claim.
 const CLAIMED: &str = "claimed";
 
-/// The config map behind the variable, and the one behind the volume.
+/// The config maps of the variable and of the volume.
 pub fn objects_of(pod: &Pod) -> (Option<String>, Option<String>) {
     let Some(spec) = &pod.spec else { return (None, None) };
     let variables = spec.containers.iter().flat_map(|c| c.env.iter().flatten());
@@ -122,14 +122,14 @@ struct ContainerTemplate {
     pull_policy: &'static str,
     sidecar: bool,
     cpu_request: bool,
-    /// Fields of the spec that make the agent look after it: probes, hooks, rules.
+    /// Probes, hooks and restart rules.
     probes_and_hooks: Value,
     script: ProgramScript,
 }
 
 const FORBIDDEN_SYSCTL: &str = "kernel.panic";
 
-/// A path that no agent may follow.
+/// A path that every agent must refuse.
 const UNMOUNTABLE: &str = "/a/../b";
 
 /// Whether a volume of this pod can never be set up.
@@ -189,7 +189,7 @@ impl ContainerTemplate {
         }
     }
 
-    /// With some of what an agent can do for a container that is to stay.
+    /// Adds some probes, hooks and rules to a container that runs for ever.
     fn with_probes_and_hooks(mut self, rng: &mut Rng) -> Self {
         let command = json!({"exec": {"command": ["ask"]}});
         for kind in ["startupProbe", "livenessProbe", "readinessProbe"] {
@@ -209,7 +209,7 @@ impl ContainerTemplate {
             }
         }
         if rng.per_mille(120) {
-            // A sidecar is always restarted; others have a policy of their own beside a rule.
+            // A sidecar always restarts; other containers have a restart policy of their own besides a rule.
             let own =
                 if self.sidecar { "Always" } else { *rng.pick::<&str>(&["Always", "OnFailure", "Never"]) };
             self.probes_and_hooks["restartPolicy"] = json!(own);
@@ -297,20 +297,20 @@ impl SimulatedPod {
         }
     }
 
-    /// Most have one.
+    /// Most pods have a claim.
     pub fn with_claim(mut self, rng: &mut Rng) -> Self {
         self.needs.claim = rng.per_mille(700).then(|| rng.below(CLAIMS));
         self
     }
 
-    /// Most have one, and few of a signer that says no.
+    /// Most pods have a certificate, few of them from the signer that denies.
     pub fn with_certificate(mut self, rng: &mut Rng) -> Self {
         let signer = if rng.per_mille(100) { DENIES } else { rng.pick::<&str>(&SIGNERS[..2]) };
         self.needs.certificate = rng.per_mille(800).then_some(signer);
         self
     }
 
-    /// One container that runs for ever and ends when it is told to.
+    /// One container that runs until it is stopped.
     pub fn plain(name: &str, uid: &str) -> Self {
         let script = ProgramScript {
             life: Lifetime::Forever,
@@ -360,7 +360,7 @@ impl SimulatedPod {
         self.uid.as_str().into()
     }
 
-    /// Somebody adds a container to look into the pod with.
+    /// Adds an ephemeral container.
     pub fn add_ephemeral_container(&mut self, rng: &mut Rng) {
         self.extras.add_ephemeral_container(rng);
     }
@@ -369,7 +369,7 @@ impl SimulatedPod {
         self.put_pod(source, self.pod())
     }
 
-    /// With the API server's mark that it is to go.
+    /// The pod with the API server's deletion mark.
     pub fn put_deleting(&self, source: Source, grace_secs: u64) -> Task {
         let mut pod = self.pod();
         pod.metadata.deletion_timestamp = Some(EPOCH.api_time());

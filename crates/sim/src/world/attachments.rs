@@ -1,8 +1,8 @@
-//! Whoever attaches volumes to the node: a controller of the cluster, and what the Node object says to and for it.
+//! A simulated attach/detach controller, and the fields of the Node object that it reads and writes.
 //!
 //! ```text
-//!   a pod wants it ──> attachment made ──> attached ──> listed by the Node
-//!   nobody does, and the Node does not say that it is in use ──> not listed ──> looked at again ──> detached
+//!   a pod needs it ──> attachment created ──> attached ──> listed by the Node
+//!   no pod does, and it is not in volumesInUse ──> not listed ──> checked again ──> detached
 //!   by force, whatever the Node says: neither listed nor attached, at once
 //! ```
 
@@ -18,27 +18,27 @@ use super::storage::{DRIVER, made};
 
 #[derive(Clone, Debug, Default)]
 pub struct Attachments {
-    /// Volumes of the driver have to be attached.
+    /// The driver's volumes have to be attached.
     pub required: bool,
     volumes: BTreeMap<String, AttachPhase>,
-    /// What the Node says to use, by the volumes' unique names.
+    /// The Node's volumesInUse, by the volumes' unique names.
     in_use: BTreeSet<String>,
-    /// Taken away by force, and not attached again since.
+    /// Force-detached, and not attached again since.
     force_detached: BTreeSet<String>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum AttachPhase {
-    /// Its attachment is there, and says that it is not attached yet.
+    /// The VolumeAttachment exists, and does not say attached yet.
     Made,
     Attached,
-    /// The Node says so too.
+    /// The Node lists it as attached too.
     Listed,
-    /// Attached, but the Node does not say so any more.
+    /// Attached, but no longer listed by the Node.
     Leaving,
 }
 
-/// What a turn of the controller has changed.
+/// What a run of the controller has changed.
 #[derive(Debug, Default)]
 pub struct AttachChanges {
     pub node_changed: bool,
@@ -50,7 +50,7 @@ fn id(handle: &str) -> VolumeId {
 }
 
 impl Attachments {
-    /// Everything goes on by a step, or (`slow`) does not yet.
+    /// Every volume moves on by one step, or (`slow`) may not yet.
     pub fn attach_or_detach_step(
         &mut self,
         wanted: &BTreeSet<String>,
@@ -85,7 +85,7 @@ impl Attachments {
         turn
     }
 
-    /// Somebody has decided that this node does not count any more. Gives what was taken away.
+    /// Force-detaches a volume, as the controller does for a node it takes for dead. Returns the volume.
     pub fn force_detach(&mut self, number: usize) -> Option<String> {
         let listed = self.volumes.iter().filter(|(_, phase)| **phase == AttachPhase::Listed);
         let handles: Vec<String> = listed.map(|(handle, _)| handle.clone()).collect();
@@ -95,7 +95,7 @@ impl Attachments {
         Some(handle)
     }
 
-    /// The Node is told what is in use.
+    /// Sets the Node's volumesInUse.
     pub fn set_volumes_in_use(&mut self, names: Vec<String>) {
         self.in_use = names.into_iter().collect();
     }
@@ -104,12 +104,12 @@ impl Attachments {
         !self.required || self.volumes.get(handle).is_some_and(|phase| *phase != AttachPhase::Made)
     }
 
-    /// Whether the node could not know that it is not attached.
+    /// Whether it was detached without the node's knowledge.
     pub fn was_force_detached(&self, handle: &str) -> bool {
         self.force_detached.contains(handle)
     }
 
-    /// One that is still there, for whomever.
+    /// Any attached volume.
     pub fn any(&self) -> Option<&String> {
         self.volumes.keys().next()
     }

@@ -1,4 +1,4 @@
-//! Directories of pods, logs and links, by their names only.
+//! Directories of pods, logs and links, by name only.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,17 +16,17 @@ pub struct Disk {
     /// Small files in the directories of pods.
     pub probe_records: BTreeMap<PodUid, ProbeRecord>,
     pub user_ids: BTreeMap<PodUid, IdMapping>,
-    /// What panics of earlier agents left.
+    /// Panic records of earlier agents.
     pub panic_records: Vec<PanicRecord>,
-    /// Files of volumes that are made by the agent, in one text.
+    /// Content of volumes that the agent writes, all files in one text.
     pub content: BTreeMap<(PodUid, String), String>,
     /// `<ns>_<name>_<uid>` to the log numbers of each container.
     pub logs: BTreeMap<String, BTreeMap<String, BTreeSet<u32>>>,
-    /// A link to the log that it shows.
+    /// From a link to the log that it points to.
     pub links: BTreeMap<String, String>,
 }
 
-/// `…/<pod's directory>/<container>/<number>.log` in its parts.
+/// Splits `…/<pod's directory>/<container>/<number>.log` into its parts.
 fn log_parts(path: &str) -> Option<(&str, &str, u32)> {
     let mut parts = path.rsplitn(4, '/');
     let number = parts.next()?.strip_suffix(".log")?.parse().ok()?;
@@ -40,14 +40,14 @@ pub fn last_part(path: &str) -> &str {
 }
 
 impl Disk {
-    /// Without a directory there is nowhere to put it.
+    /// Stores the record, if the pod's directory exists.
     pub fn keep_probes(&mut self, uid: &PodUid, record: ProbeRecord) {
         if self.pods.contains_key(uid) {
             self.probe_records.insert(uid.clone(), record);
         }
     }
 
-    /// The pod's directory with all that is in it.
+    /// Removes the pod's directory with everything in it.
     pub fn forget_pod(&mut self, uid: &PodUid) {
         self.pods.remove(uid);
         self.probe_records.remove(uid);
@@ -101,7 +101,7 @@ impl Disk {
         self.pods.entry(uid.clone()).or_default().insert(volume.to_owned());
     }
 
-    /// All but those that are still mounted.
+    /// Removes all volumes but those that are still mounted.
     pub fn tear_down_volumes(&mut self, uid: &PodUid, mounted: &BTreeSet<String>) {
         self.content.retain(|(pod, _), _| pod != uid);
         if let Some(volumes) = self.pods.get_mut(uid) {
@@ -109,7 +109,7 @@ impl Disk {
         }
     }
 
-    /// A mount is gone without anybody's doing.
+    /// A mount has vanished by itself.
     pub fn unmounted(&mut self, uid: &PodUid, volume: &str) {
         if let Some(volumes) = self.pods.get_mut(uid) {
             volumes.remove(volume);

@@ -1,4 +1,4 @@
-//! Images: what the runtime has, and what its registry would give.
+//! Images: what the runtime has, and what its registry can deliver.
 
 use std::collections::BTreeMap;
 
@@ -7,13 +7,13 @@ use model::cri::Image;
 use super::{World, WorldChange};
 use crate::time::Nanos;
 
-/// What will become of one image.
+/// The future of one image.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ImageFate {
     pub present: bool,
-    /// So many of its next pulls fail.
+    /// How many of its next pulls fail.
     pub failing_pulls: u32,
-    /// The registry has it from then on; never, when absent.
+    /// The registry has it from then on. `None`: never.
     pub pullable_from: Option<Nanos>,
 }
 
@@ -32,7 +32,7 @@ impl Images {
         })
     }
 
-    /// Whether a container with this image will be able to run one day, for a pod that may or may not pull.
+    /// Whether a container with this image will be able to run some time, for a pod that may or may not pull.
     pub fn will_come(&self, name: &str, may_pull: bool) -> bool {
         self.known.get(name).is_some_and(|i| i.present || (may_pull && i.pullable_from.is_some()))
     }
@@ -60,7 +60,7 @@ impl World {
         Ok(reference(name))
     }
 
-    /// Somebody else brought it.
+    /// Something outside the agent added the image.
     pub fn image_arrives(&mut self, name: &str) {
         if let Some(image) = self.images.known.get_mut(name) {
             image.present = true;

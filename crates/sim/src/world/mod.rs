@@ -1,5 +1,5 @@
-//! The simulated host: a runtime, images, disk and cgroups. It obeys calls at the instant they are applied and lives on
-//! by itself in between; when a call arrives, and whether its caller hears of it, is the driver's business.
+//! The simulated host: a runtime, images, disk and cgroups. It carries out calls at the instant they are applied and
+//! changes by itself in between. When a call arrives, and whether its caller gets an answer, is decided by the driver.
 
 mod attachments;
 mod disk;
@@ -24,19 +24,19 @@ pub use storage::{ClaimChange, DRIVER, Storage, claims_of, pod_of};
 
 use crate::time::{EPOCH, Nanos};
 
-/// How a simulated program lives.
+/// How a simulated program behaves.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ProgramScript {
     pub life: Lifetime,
     pub on_term: OnTerm,
-    /// So many of its next creations or starts are refused.
+    /// How many of its next creations or starts are refused.
     pub failing_creates: u32,
     pub failing_starts: u32,
-    /// So many of its next hooks fail.
+    /// How many of its next hooks fail.
     pub failing_hooks: u32,
-    /// So many of the next probes it fails.
+    /// How many of its next probes fail.
     pub failing_probes: u32,
-    /// So many of its next lives end with [`RESTART_ALL_EXIT_CODE`], for which a rule restarts all containers.
+    /// How many of its next runs end with [`RESTART_ALL_EXIT_CODE`], for which a rule restarts all containers.
     pub restart_all_exits: u32,
 }
 
@@ -61,14 +61,14 @@ pub enum ProgramEvent {
     Ends { id: ContainerId, code: i32 },
 }
 
-/// Something that a runtime would tell its listeners.
+/// A change that a runtime would send as an event.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum WorldChange {
     Runtime { uid: PodUid, id: String },
     Images,
 }
 
-/// Why a call was not obeyed.
+/// Why a call was refused.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct WorldError {
     pub absent: bool,
@@ -86,12 +86,12 @@ impl WorldError {
 
 pub struct World {
     pub now: Nanos,
-    /// How far the wall clock was set away from where it would be.
+    /// How far the wall clock was moved.
     pub wall_shift: i64,
     pub sandboxes: BTreeMap<SandboxId, Sandbox>,
     pub containers: BTreeMap<ContainerId, Container>,
     pub removed_but_listed: RemovedButListed,
-    /// Names that a call in progress holds.
+    /// Names that are reserved by a call in progress.
     pub reserved: BTreeSet<String>,
     pub scripts: BTreeMap<(PodUid, String), ProgramScript>,
     pub images: Images,
@@ -100,11 +100,11 @@ pub struct World {
     pub signer: Signer,
     pub disk: Disk,
     pub cgroups: BTreeSet<CgroupName>,
-    /// Containers that somebody else has removed while they ran, by pod and name.
+    /// Containers that something outside has removed while they ran, by pod and name.
     pub removed_by_others: BTreeSet<(PodUid, String)>,
-    /// Waiting to be planned by the driver.
+    /// Events that the driver has yet to schedule.
     pub program_events: Vec<(Nanos, ProgramEvent)>,
-    /// Waiting to be told by the driver.
+    /// Changes that the driver has yet to report.
     pub changes: Vec<WorldChange>,
     made: u64,
 }
@@ -159,12 +159,12 @@ impl World {
         self.of_pod(uid).any(Container::is_live)
     }
 
-    /// What the agent itself has set up for a pod; volumes of the storage driver stay.
+    /// Removes the agent's own mounts of a pod; volumes of the CSI driver stay.
     pub fn tear_down_volumes(&mut self, uid: &PodUid) {
         self.disk.tear_down_volumes(uid, &self.storage.mounted(uid));
     }
 
-    /// The instance that was made last, by the world's own time.
+    /// The instance that was created last, by the world's own time.
     pub fn newest(&self, uid: &PodUid, name: &str) -> Option<&Container> {
         self.containers.values().filter(|c| c.uid == *uid && c.name == name).max_by_key(|c| c.made)
     }

@@ -5,18 +5,18 @@ use std::sync::Arc;
 
 use model::cluster::{ObjectContent, ObjectKey, ObjectState};
 
-/// The only key that they have.
+/// The only key of each config map.
 pub const VERSION: &str = "version";
 
 #[derive(Clone, Debug, Default)]
 pub struct SimulatedConfigMaps {
     now: BTreeMap<String, u64>,
-    /// Whatever there ever was.
+    /// Every version that ever existed.
     ever: BTreeSet<(String, u64)>,
 }
 
 impl SimulatedConfigMaps {
-    /// `None`: it vanishes.
+    /// `None`: the object is deleted.
     pub fn set(&mut self, name: &str, version: Option<u64>) {
         match version {
             Some(version) => {

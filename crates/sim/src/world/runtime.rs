@@ -15,7 +15,7 @@ use crate::time::{MILLI, Nanos};
 
 const KILLED: i32 = 137;
 const START_ERROR: i32 = 128;
-/// How long a program lives that ends in order to have all started over.
+/// How long a program runs that then exits with [`super::RESTART_ALL_EXIT_CODE`].
 const RESTART_ALL_EXIT_AFTER: Nanos = 700 * MILLI;
 
 #[derive(Clone, Debug)]
@@ -29,7 +29,7 @@ pub struct Sandbox {
     pub ips: Vec<String>,
     pub log_directory: String,
     pub cgroup_parent: String,
-    /// Ids of the host that its users are.
+    /// The host's user IDs that it maps to.
     pub user_ids: Option<IdMapping>,
 }
 
@@ -56,11 +56,11 @@ pub struct Container {
     pub image: String,
     pub image_ref: String,
     pub log_path: String,
-    /// A start call is being worked on: it can't be removed meanwhile.
+    /// A start call is in progress: the container can't be removed meanwhile.
     pub starting: bool,
-    /// The runtime lost its record of it, although it runs.
+    /// The runtime lost its record of the container, although it runs.
     pub lost: bool,
-    /// A signal was sent; what follows from it is on its way.
+    /// A signal was sent, but has not taken effect yet.
     pub terminating: bool,
 }
 
@@ -68,7 +68,7 @@ impl Container {
     pub fn is_live(&self) -> bool {
         self.state == ContainerState::Running
     }
-    /// As a list shows it.
+    /// The state that a list shows.
     pub fn shown_state(&self) -> ContainerState {
         if self.lost && self.is_live() { ContainerState::Unknown } else { self.state }
     }
@@ -239,7 +239,7 @@ impl World {
         }
     }
 
-    /// Whether a probe fails now. `no`: it may.
+    /// Whether a probe fails now. `no`: it may fail.
     pub fn probe_fails(&mut self, uid: &PodUid, name: &str, no: bool) -> bool {
         let script = self.scripts.get_mut(&(uid.clone(), name.to_owned()));
         let Some(script) = script.filter(|s| no && s.failing_probes > 0) else { return false };
@@ -247,7 +247,7 @@ impl World {
         true
     }
 
-    /// SIGTERM. What comes of it is up to the program.
+    /// Sends SIGTERM. The program decides how it reacts.
     pub fn terminate(&mut self, id: &ContainerId) {
         let now = self.now;
         let Some(container) = self.containers.get_mut(id).filter(|c| c.is_live() && !c.terminating) else {
@@ -285,7 +285,7 @@ impl World {
         Ok(())
     }
 
-    /// Its processes are gone, by a call or by themselves.
+    /// The sandbox's processes have ended, by a call or by themselves.
     pub fn break_sandbox(&mut self, id: &SandboxId) {
         let inside: Vec<ContainerId> =
             self.containers.values().filter(|c| c.sandbox == *id).map(|c| c.id.clone()).collect();
@@ -298,7 +298,7 @@ impl World {
         }
     }
 
-    /// The machine goes down and comes up: what is on disk is all that is left.
+    /// The machine restarts: only what is on disk is left.
     pub fn reboot(&mut self) {
         let all: Vec<SandboxId> = self.sandboxes.keys().cloned().collect();
         all.iter().for_each(|id| self.break_sandbox(id));
@@ -343,14 +343,14 @@ impl World {
     }
 }
 
-/// What was removed, and stays in the runtime's lists for ever.
+/// Objects that were removed, but stay in the runtime's lists for ever.
 #[derive(Clone, Debug, Default)]
 pub struct RemovedButListed {
-    /// Whatever is removed of these pods becomes one.
+    /// Everything that is removed of these pods stays listed.
     pub of: BTreeSet<PodUid>,
     pub sandboxes: BTreeMap<SandboxId, Sandbox>,
     pub containers: BTreeMap<ContainerId, Container>,
-    /// How many times this agent asked to remove each of them since it became one.
+    /// How often this agent asked to remove each of them after the first removal.
     pub removals: BTreeMap<String, u32>,
 }
 

@@ -12,7 +12,7 @@ use model::pod_certificate::{CertificateWanted, PrivateKey};
 
 use crate::time::EPOCH;
 
-/// Answers soon; answers late; says no to everybody.
+/// Signs soon; signs late; denies every request.
 pub const SIGNERS: [&str; 3] = ["sim.test/soon", "sim.test/late", DENIES];
 pub const DENIES: &str = "sim.test/denies";
 
@@ -96,7 +96,7 @@ impl Signer {
     }
 }
 
-/// The requests that keys and certificates in these files are of.
+/// The requests that the keys and certificates in these files belong to.
 pub fn names_in(files: &str) -> Vec<&str> {
     let words = files.split(|c: char| c.is_whitespace() || c == ';' || c == '=');
     let mut names: Vec<_> = words.filter(|word| word.starts_with("req-")).collect();

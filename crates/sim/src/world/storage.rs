@@ -1,10 +1,10 @@
-//! Claims and persistent volumes of the simulated cluster, and what the node's storage driver has mounted of them.
+//! Claims and persistent volumes of the simulated cluster, and what the node's CSI driver has mounted of them.
 //!
 //! ```text
-//!   claim: comes ──> its volume is made for it ──> bound ──> vanishes ──> comes again under its name, with another volume
-//!   volume on the node: record ──> staged ──> published for a pod, for another ──> unpublished ──> unstaged after the last
+//!   claim: created ──> its volume is created ──> bound ──> deleted ──> created again with another volume
+//!   volume on the node: record ──> staged ──> published for pods ──> unpublished ──> unstaged after the last
 //! ```
-//! What is mounted is the driver's; records and directories are the agent's, and outlive it.
+//! The driver owns what is mounted. The agent owns records and directories, which outlive it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -25,22 +25,22 @@ pub const DRIVER: &str = "driver.sim";
 #[derive(Clone, Debug, Default)]
 pub struct Storage {
     claims: BTreeMap<String, Claim>,
-    /// Volumes that the driver serves, each with the UID of the claim it was made for.
+    /// Volumes of the driver, each with the UID of the claim it was created for.
     volumes: BTreeMap<String, (String, String)>,
-    /// Claims by name with each volume that they were ever bound to.
+    /// Each claim name with every volume that such a claim was ever bound to.
     ever: BTreeSet<(String, String)>,
     generations: u64,
-    /// How large volumes are behind their claims, in GiB, where that is not one.
+    /// The size of volumes behind their claims in GiB, if it is not 1.
     sizes: BTreeMap<String, u64>,
-    /// The driver has registered, and serves.
+    /// The driver has registered.
     pub registered: bool,
     /// Records of volumes, by their paths.
     pub records: BTreeMap<String, VolumeRecord>,
-    /// Those of them that can't be read.
+    /// Records that can't be read.
     pub unreadable: BTreeSet<String>,
     /// Volumes that are staged, each with its directory.
     pub staged: BTreeMap<String, String>,
-    /// Directories that volumes are published at: for which pod, which volume.
+    /// Directories at which volumes are published: for which pod, which volume.
     pub targets: BTreeMap<String, (PodUid, String)>,
     /// Directories that a thread of the agent walks through, and until when.
     pub walks: BTreeMap<String, Nanos>,
@@ -50,25 +50,25 @@ pub struct Storage {
 #[derive(Clone, Debug)]
 struct Claim {
     uid: String,
-    /// For one pod only.
+    /// Only one pod may use it.
     exclusive: bool,
     volume: Option<String>,
     version: u64,
-    /// What its status says of its size.
+    /// Its status, with its capacity.
     status: Value,
 }
 
-/// What becomes of a claim.
+/// A change of a claim.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ClaimChange {
-    /// It is there, and bound to nothing. One that is there already is made anew.
+    /// The claim is created, unbound. One that exists already is replaced.
     Comes {
         exclusive: bool,
     },
-    /// Its volume is there; the claim does not say so yet.
+    /// Its volume exists, but the claim is not bound to it yet.
     GetsVolume,
     Binds,
-    /// Its volume was made larger, and the node is asked to do its part.
+    /// Its volume was expanded, and NodeExpandVolume is due.
     Grows,
     Vanishes,
 }
@@ -118,7 +118,7 @@ impl Storage {
         }
     }
 
-    /// `node`: whose attachments are looked at.
+    /// `node`: the node whose attachments are read.
     pub fn look(&self, key: &StorageKey, node: &str) -> StorageState {
         let object = match key {
             StorageKey::Claim { name, .. } => self.claim(name).ok().map(StorageObject::Claim),
@@ -145,7 +145,7 @@ impl Storage {
         vec![Arc::new(made(driver))]
     }
 
-    /// What the disk shows of volumes: one for each record.
+    /// The volumes on disk: one for each record.
     pub fn found(&self, wanted: impl Fn(&CsiVolumeOnDisk) -> bool) -> Vec<CsiVolumeOnDisk> {
         let found = |(path, record): (&String, &VolumeRecord)| {
             let dir = dir_of(path);
@@ -188,7 +188,7 @@ impl Storage {
         self.targets.values().any(|(of, handle)| of == uid && self.was_bound(claim, handle))
     }
 
-    /// A claim that a mounted volume is behind, and that does not say that the volume has its size.
+    /// Whether a mounted volume belongs to this claim, and the claim's status does not show its size yet.
     pub fn too_small(&self, uid: &PodUid, claim: &str) -> bool {
         let Some(found) = self.claims.get(claim) else { return false };
         let Some(volume) = &found.volume else { return false };
@@ -205,7 +205,7 @@ impl Storage {
         Ok(Arc::new(claim.object(name, self.size(claim.volume.as_deref().unwrap_or_default()))))
     }
 
-    /// Of another version than the one that the patch was made from it is not patched.
+    /// A claim that has changed since the patch was made is not patched.
     pub fn patch_claim(
         &mut self,
         name: &str,
@@ -231,7 +231,8 @@ impl Storage {
         self.ever.contains(&(claim.to_owned(), volume.to_owned()))
     }
 
-    /// Whether the claim is for one pod, and another one has a volume by it: that of now, or of before it came again.
+    /// Whether only one pod may use the claim, and another pod has a volume of it, of now or of an earlier claim of
+    /// that name.
     pub fn taken_from(&self, uid: &PodUid, claim: &str) -> bool {
         let by_it = |volume: &String| self.volumes.get(volume).is_some_and(|(name, _)| name == claim);
         let mut of_others = self.targets.values().filter(|(other, _)| other != uid);
@@ -259,7 +260,7 @@ impl Storage {
     }
 }
 
-/// How a published volume is listed among the pod's: nobody removes the pod's directory while it is there.
+/// The entry of a published volume in the list of the pod's volumes, which keeps the pod's directory from removal.
 pub fn listed(target: &str) -> String {
     format!("mount {target}")
 }
@@ -323,7 +324,7 @@ impl World {
     }
 }
 
-/// Conditions are as they were told last.
+/// Merges a patch into an object. Lists are replaced as a whole; a strategic patch of the conditions removes them.
 fn merge(into: &mut Value, patch: &Value) {
     let (Value::Object(into), Value::Object(patch)) = (into, patch) else { return };
     for (key, value) in patch {

@@ -67,7 +67,7 @@ impl ports::WatchReports for SimCluster {
     }
 }
 
-/// The server changes one of its objects, and its watch tells.
+/// Changes an object of the server, and sends it to the watch.
 pub fn store(inner: &mut HostState, mut pod: Pod) -> Arc<Pod> {
     inner.versions += 1;
     pod.metadata.resource_version = Some(inner.versions.to_string());
@@ -86,7 +86,7 @@ pub fn remove(inner: &mut HostState, name: &str) {
 
 fn tell(inner: &mut HostState, notice: FeedNotice) {
     if let Some(feed) = inner.feeds.get(&Source::Api) {
-        // Nobody listens while no agent lives; the next one begins with everything.
+        // Sending fails while no agent runs; the next agent lists everything.
         let _ = feed.send(notice);
     }
 }
@@ -211,7 +211,7 @@ impl AccessReviews for SimCluster {
 }
 
 impl ObjectApi for SimCluster {
-    /// Looks every second: in paused time that costs nothing.
+    /// Polls every second, which costs nothing in paused time.
     fn watch(&self, key: &ObjectKey) -> BoxStream<'static, ObjectState> {
         let start = (self.0.clone(), key.clone(), None::<String>);
         futures::stream::unfold(start, |(reach, key, told)| async move {
@@ -283,7 +283,7 @@ impl TokenApi for SimCluster {
     }
 }
 
-/// Nobody signs in these runs, and no pod of theirs has a certificate.
+/// There are no signers in these runs, and no pod has a certificate.
 #[async_trait]
 impl CertificateApi for SimCluster {
     async fn request(&self, _: &CertificateWanted) -> Result<CertificateRequested, CertificateRequestError> {

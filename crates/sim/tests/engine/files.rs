@@ -73,7 +73,7 @@ impl PodFiles for SimFiles {
     }
 
     async fn read_env_file(&self, _: &PodUid, _: &EnvFile) -> Result<String, FilesError> {
-        // No container of this world has one.
+        // No container of this world has environment files.
         self.0.alive().await;
         Ok(String::new())
     }
@@ -213,7 +213,7 @@ impl PanicRecords for SimRecords {
     }
 }
 
-/// What the simulated world has no part in: nothing is on its network, and nobody counts.
+/// Ports that the simulated world does not implement: it has no network and no metrics.
 pub struct NoopPorts(pub AgentConnection);
 
 #[async_trait]

@@ -19,7 +19,7 @@ use sim::world::{ProgramEvent, World, WorldChange};
 use tokio::sync::{Mutex, MutexGuard, mpsc, watch};
 use tokio::time::{Instant, sleep};
 
-/// No call waits longer for its answer.
+/// The longest time that a call waits for its answer.
 pub const DEADLINE: Duration = Duration::from_secs(120);
 
 pub struct HostState {
@@ -29,10 +29,10 @@ pub struct HostState {
     pub check: InvariantChecker,
     pub sandbox_configs: BTreeMap<SandboxId, SandboxConfig>,
     pub container_configs: BTreeMap<ContainerId, ContainerConfig>,
-    /// What the API server has, by name.
+    /// The objects of the API server, by name.
     pub objects: BTreeMap<String, Arc<Pod>>,
     pub versions: u64,
-    /// Of the agent that lives now.
+    /// The hints of the present agent.
     pub hints: Option<mpsc::UnboundedSender<Hint>>,
     pub feeds: BTreeMap<Source, mpsc::UnboundedSender<FeedNotice>>,
     pub drivers: super::storage::Drivers,
@@ -42,10 +42,10 @@ pub struct HostState {
 pub struct Host {
     began: Instant,
     inner: Mutex<HostState>,
-    /// Counts changes of the world, for whoever waits for one.
+    /// Counts changes of the world, for tasks that wait for one.
     changed: watch::Sender<u64>,
     generation: AtomicU32,
-    /// How many events the engines have taken.
+    /// How many events the engines have processed.
     pub steps: AtomicU64,
 }
 
@@ -73,14 +73,14 @@ impl Host {
         })
     }
 
-    /// With its clock set right.
+    /// The state, with its clock advanced to now.
     pub async fn lock(&self) -> MutexGuard<'_, HostState> {
         let mut inner = self.inner.lock().await;
         inner.world.now = self.began.elapsed().as_nanos() as u64;
         inner
     }
 
-    /// The agent that lives now is gone: nothing that it still does reaches anything.
+    /// The present agent has ended: its calls have no effect any more.
     pub fn next_generation(&self) -> u32 {
         self.generation.fetch_add(1, Ordering::SeqCst) + 1
     }
@@ -89,7 +89,7 @@ impl Host {
         model::Wall(sim::time::EPOCH.0 + self.began.elapsed().as_nanos() as i64)
     }
 
-    /// Does something to the world, and lets it tell and go on by itself.
+    /// Changes the world, and starts what follows from that.
     pub async fn apply<T>(self: &Arc<Self>, change: impl FnOnce(&mut HostState) -> T) -> T {
         let mut inner = self.lock().await;
         let result = change(&mut inner);
@@ -107,7 +107,7 @@ impl Host {
                 WorldChange::Runtime { id, .. } => Hint::ContainerOrSandbox(id.clone()),
             };
             if let Some(hints) = &inner.hints {
-                // Nobody listens while no agent lives.
+                // Sending fails while no agent runs, which is fine.
                 let _ = hints.send(hint);
             }
         }
@@ -121,7 +121,7 @@ impl Host {
         result
     }
 
-    /// Until `done` holds, or the time is over.
+    /// Waits until `done` holds, or the time is over.
     pub async fn wait_until(&self, within: Duration, done: impl Fn(&World) -> bool) -> bool {
         let mut changed = self.changed.subscribe();
         let look = async {
@@ -138,7 +138,7 @@ impl Host {
     }
 }
 
-/// A program ends by itself. Boxed, because the end of one may be what lets another begin to end.
+/// A program exits by itself. Boxed, because `apply` spawns this future again (recursion).
 fn ends_later(host: Arc<Host>, wait: Duration, id: ContainerId, code: i32) -> BoxFuture<'static, ()> {
     Box::pin(async move {
         sleep(wait).await;
@@ -146,13 +146,13 @@ fn ends_later(host: Arc<Host>, wait: Duration, id: ContainerId, code: i32) -> Bo
     })
 }
 
-/// How a call that was not obeyed is told by its port.
+/// How a port reports a call that was refused.
 pub trait CallError: Sized {
     fn refused(message: String) -> Self;
     fn timed_out() -> Self;
 }
 
-/// The host as one agent reaches it.
+/// The host as one agent uses it.
 #[derive(Clone)]
 pub struct AgentConnection {
     pub host: Arc<Host>,
@@ -160,14 +160,14 @@ pub struct AgentConnection {
 }
 
 impl AgentConnection {
-    /// Stops here for ever if the caller's agent is gone.
+    /// Waits for ever if the caller's agent has ended.
     pub async fn alive(&self) {
         if self.host.generation.load(Ordering::SeqCst) != self.generation {
             std::future::pending::<()>().await;
         }
     }
 
-    /// One call on behalf of a pod: a hop, its effect, a hop back. `may_hang`: whether it ever takes its whole deadline.
+    /// One call for a pod: a delay, its effect, a delay. `may_hang`: whether it may take its whole deadline.
     pub async fn call<T, E: CallError>(
         &self,
         uid: &PodUid,
@@ -189,7 +189,7 @@ impl AgentConnection {
             CallBehavior::Works => self.host.apply(effect).await,
             CallBehavior::Refused => Err(E::refused("simulated refusal".into())),
             CallBehavior::AppliedButFails => {
-                // What the call did is done; its caller is told otherwise.
+                // The call had its effect, but its caller gets an error.
                 let _ = self.host.apply(effect).await;
                 Err(E::refused("simulated failure after the effect".into()))
             }

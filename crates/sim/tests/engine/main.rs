@@ -1,7 +1,7 @@
-//! The real engine over simulated ports, in paused time: one dispatcher, executors and all their tasks as they ship, with
-//! calls that are slow, refused, fail after their effect, hang or are cut short, and agents that are killed. The seed
-//! decides the world and its faults; in which order tasks that are ready run is tokio's, so this finds what only
-//! concurrency and cancellation can do, and `sim replay` does not apply to it.
+//! The real engine over simulated ports, in paused time: one dispatcher, executors and all their tasks as they ship,
+//! with calls that are slow, refused, fail after their effect, hang or are cancelled, and agents that are killed. The
+//! seed determines the world and its faults, but tokio determines the order of ready tasks. So this finds errors of
+//! concurrency and cancellation, and `sim replay` does not apply to it.
 
 mod cluster;
 mod files;
@@ -36,8 +36,8 @@ use tokio_util::sync::CancellationToken;
 
 use host::{AgentConnection, Host, HostState};
 
-/// Once nothing goes wrong any more, everything is settled within this: calls that hang for four minutes and back-offs
-/// of five decide it.
+/// Once there are no more faults, everything settles within this time. It depends on calls that hang for four minutes
+/// and back-offs of five.
 const BOUND: Duration = Duration::from_secs(900);
 /// More steps than any good run takes.
 const STORM: u64 = 60_000;
@@ -57,7 +57,7 @@ impl PodFeed for SimFeed {
     }
 }
 
-/// What the sources that know no changes have, by name.
+/// The pods of sources that only deliver whole sets, by name.
 type Sets = BTreeMap<Source, BTreeMap<String, Arc<Pod>>>;
 
 struct Run {
@@ -66,9 +66,9 @@ struct Run {
     facts: HostFacts,
     sets: Sets,
     agent: Option<(EngineHandle, CancellationToken)>,
-    /// The engine of that agent, whose end is the agent's.
+    /// The engine of that agent. When it ends, the agent ends.
     engine: Option<JoinHandle<Result<(), EngineError>>>,
-    /// How often an engine ended over the pod whose steps panic.
+    /// How often the engine ended because planning the poisoned pod panicked.
     panics: u32,
 }
 
@@ -138,8 +138,8 @@ impl Run {
         self.agent = Some((handle, stop));
     }
 
-    /// Does what a service manager does: an engine that ended over the pod whose steps panic is started again. Any other
-    /// end is a failure of the run.
+    /// Acts as the service manager: an engine that ended because planning the poisoned pod panicked is started again.
+    /// Any other end is a failure of the run.
     async fn supervise(&mut self) -> Result<(), String> {
         let Some(engine) = self.engine.take_if(|engine| engine.is_finished()) else { return Ok(()) };
         let poison = self.host.lock().await.faults.panicking_pod.clone();
@@ -162,7 +162,7 @@ impl Run {
         PodSet { source, pods: set.map(|set| set.values().cloned().collect()).unwrap_or_default() }
     }
 
-    /// Nothing that it had under way comes through any more, and nobody is told of anything.
+    /// The agent's pending calls have no further effect, and it gets no more events.
     async fn kill_agent(&mut self) {
         self.host.next_generation();
         let mut inner = self.host.lock().await;
@@ -225,12 +225,12 @@ impl Run {
                     cluster::remove(&mut inner, &name);
                 }
             }
-            // Eviction has no port yet, and nobody opens gates here: such pods run without being ready.
+            // Eviction has no port yet, and readiness gates are not set here: such pods run without being ready.
             Task::Evict { .. } | Task::Gate { .. } => {}
         }
     }
 
-    /// Whoever must run and does not.
+    /// A pod that must run and does not.
     async fn pod_that_does_not_run(&self) -> Option<String> {
         let inner = self.host.lock().await;
         let wanted =
@@ -267,7 +267,7 @@ impl Run {
         left.or(mirror).or_else(|| known.map(|uid| format!("{uid} is still known")))
     }
 
-    /// Looks until nothing is open, for as long as the bound says.
+    /// Polls until nothing is open, at most for the bound.
     async fn settle(&mut self, late: bool) -> Result<(), String> {
         let end = Instant::now() + BOUND;
         loop {
@@ -295,7 +295,7 @@ impl Run {
     }
 }
 
-/// Nothing about it can fail for good, end by itself or be missing.
+/// Nothing of the pod can fail for ever, exit by itself or be missing.
 fn must_run(world: &World, view: &PodView) -> bool {
     if is_extreme(&view.uid) {
         return false;
@@ -406,19 +406,19 @@ fn the_engine_keeps_its_promises_second_half() {
     seeds(40..80, Profile::Short);
 }
 
-/// One pod's statuses are refused, come too late or are another's, for good.
+/// The statuses of one pod are always refused, too late or another pod's.
 #[test]
 fn the_engine_keeps_its_promises_beside_a_pod_without_statuses() {
     seeds(0..40, Profile::Refused);
 }
 
-/// Timers are the shipped ones: a pod may ask for what is further away than any of them reaches.
+/// The timers are the shipped ones: a pod may ask for a deadline beyond the reach of any of them.
 #[test]
 fn extreme_pods_stop_nobody() {
     seeds(0..60, Profile::Extreme);
 }
 
-/// The engine ends over one pod again and again, until that pod is set aside.
+/// The engine ends because of one pod again and again, until that pod is set aside.
 #[test]
 fn a_pod_over_which_steps_panic_stops_nobody_else() {
     seeds(0..40, Profile::Poisoned);

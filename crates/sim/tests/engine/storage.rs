@@ -1,5 +1,5 @@
-//! The ports of a storage driver: its socket, its calls, and the records on disk. The engine's calls are made as they ship,
-//! and each is held against what drivers may count on.
+//! The ports of a CSI driver: its socket, its calls, and the records on disk. The engine's calls are made as they ship,
+//! and each is compared with what drivers may rely on.
 //!
 //! | promise | broken by |
 //! | --- | --- |
@@ -27,7 +27,7 @@ use super::host::{AgentConnection, CallError, HostState};
 const SOCKET: &str = "/plugins/driver.sock";
 
 impl CallError for CsiError {
-    /// Who says that it did nothing has done nothing.
+    /// A driver that reports that nothing was done must have done nothing.
     fn refused(message: String) -> Self {
         let code = if message.contains("after the effect") { "Unavailable" } else { "Internal" };
         CsiError::Rpc { code, message }
@@ -37,12 +37,12 @@ impl CallError for CsiError {
     }
 }
 
-/// What is known of the driver beside the world's own books.
+/// What is known of the driver besides the world's own state.
 #[derive(Default)]
 pub struct Drivers {
-    /// Volumes that each agent is asking for something.
+    /// Volumes for which each agent has a call in progress.
     busy: BTreeSet<(u32, String)>,
-    /// To the agent that lives now.
+    /// Sends socket events to the present agent.
     pub sockets: Option<mpsc::UnboundedSender<PluginSocketEvent>>,
 }
 
@@ -51,7 +51,7 @@ pub fn driver_is(inner: &mut HostState, there: bool) {
     if let Some(sockets) = &inner.drivers.sockets {
         let path = SOCKET.to_owned();
         let notice = if there { PluginSocketEvent::Added { path } } else { PluginSocketEvent::Gone { path } };
-        // Nobody listens any more when the agent has gone.
+        // Sending fails after the agent has ended, which is fine.
         let _ = sockets.send(notice);
     }
 }
@@ -126,7 +126,7 @@ impl CsiDrivers for SimDrivers {
         self.ask(&call.handle, |_| Ok(())).await
     }
 
-    /// Nobody asks for figures in this world.
+    /// Volume stats are never requested in this world.
     async fn node_get_volume_stats(&self, _: &str, _: &str, _: &str) -> Result<NodeVolumeStats, CsiError> {
         Ok(NodeVolumeStats::default())
     }
@@ -207,7 +207,7 @@ impl CsiFiles for SimDrivers {
     }
 }
 
-/// Heard once, by one agent.
+/// Its events go to one agent only.
 pub struct SimSockets(pub Mutex<Option<mpsc::UnboundedReceiver<PluginSocketEvent>>>);
 
 #[async_trait]

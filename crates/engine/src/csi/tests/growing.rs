@@ -1,4 +1,4 @@
-//! Volumes that grow.
+//! Volumes that are expanded.
 
 use std::sync::Arc;
 
@@ -70,7 +70,7 @@ impl Case {
         keeper.expand(&PodUid::new("a"), volume("a", "v"), wanted).await
     }
 
-    /// Which part of the status was written, in order.
+    /// The parts of the status that were written, in order.
     async fn written(&self) -> Vec<String> {
         let all = self.claims.written.lock().await.clone();
         let keys = |one: &Value| {
@@ -92,11 +92,11 @@ async fn the_claim_is_told_before_and_after() {
     assert_eq!(case.run().await, grown());
     assert_eq!(case.world.asked().await, ["expand v to 2147483648"]);
     assert_eq!(case.written().await, ["allocatedResourceStatuses", "allocatedResourceStatuses+capacity"]);
-    // Whoever was killed in between goes on.
+    // An agent that was killed in between continues.
     let case = Case::new("NodeResizeInProgress");
     assert_eq!(case.run().await, grown());
     assert_eq!(case.written().await, ["allocatedResourceStatuses+capacity"]);
-    // A controller that does not tell what it does.
+    // A controller that does not report its progress.
     let case = Case::new("");
     assert_eq!(case.run().await, grown());
     assert_eq!(case.written().await, ["capacity"]);
@@ -119,7 +119,7 @@ async fn failures_are_told_as_what_they_are() {
     };
     let marked = "allocatedResourceStatuses";
     let table = [
-        // Code, whether an older controller; what becomes of it, what the claim is told.
+        // The error code, whether the controller is an older one, the result, and the status written to the claim.
         ("Internal", "NodeResizePending", Err(said("Internal", ": ")), vec![marked, "conditions"]),
         ("DeadlineExceeded", "NodeResizePending", Err(said("DeadlineExceeded", ": ")), vec![marked]),
         (

@@ -1,4 +1,4 @@
-//! The state of volumes with the shipped calls around it, and nothing else of the engine: who asks, the calls, the timers.
+//! The state of volumes with the shipped calls around it, without the rest of the engine: requests, calls and timers.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use super::super::{CsiPorts, VolumeCalls, VolumeRequests, VolumeWork, WantedVolumeOperation};
 use crate::dispatcher::Outbox;
 
-/// Which volumes are on the node, each time that this changes.
+/// The volumes on the node, sent at each change.
 pub type OnNode = mpsc::UnboundedReceiver<BTreeSet<VolumeId>>;
 
 pub struct Keeper {
@@ -28,7 +28,7 @@ pub struct Keeper {
     epochs: AtomicU64,
 }
 
-/// Why a volume could not be set up, and how far it came.
+/// Why the set-up of a volume failed, and at which point.
 pub struct Trouble {
     pub stage: MountStage,
     pub message: String,
@@ -201,7 +201,7 @@ impl State {
         if changes != self.volumes.on_node_changes()
             && let Some(on_node) = self.volumes.on_node()
         {
-            // Most tests don't ask.
+            // Most tests do not receive.
             let _ = self.told.send(on_node.clone());
         }
     }

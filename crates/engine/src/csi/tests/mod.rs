@@ -1,4 +1,4 @@
-//! The volumes of drivers with the shipped calls, and the registry, with paused time.
+//! CSI volumes with the shipped calls, and the registry, in paused time.
 
 mod growing;
 mod keeper;
@@ -20,7 +20,7 @@ use world::{World, volume};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// The handles of the volumes that are on the node, as they were told last.
+/// The handles of the volumes on the node, as they were last sent.
 fn on_node(inbox: &mut OnNode) -> Option<Vec<String>> {
     let mut last = None;
     while let Ok(volumes) = inbox.try_recv() {
@@ -64,7 +64,7 @@ async fn a_volume_is_staged_anew_for_another_label() {
     assert_eq!(world.asked().await, again, "the same label is staged once");
     let trouble = keeper.set_up(&b, &with("b", "two"), &stays).await.unwrap().unwrap_err();
     assert_eq!(trouble.message, "pod a has the volume with another SELinux label");
-    // The pod is gone, and an agent that has died since could not unstage the volume.
+    // The pod was deleted, and an agent that has ended since could not unstage the volume.
     world.fail("unstage", "Internal").await;
     keeper.tear_down(&a).await.unwrap();
     world.rest().await;
@@ -127,11 +127,11 @@ async fn a_volume_whose_unstaging_hangs_is_staged_again_for_the_next_pod() {
     keeper.tear_down(&a).await.unwrap();
     world.rest().await;
     world.asked().await;
-    // Only the deadline of the call ends its turn.
+    // The driver's call ends only at its deadline.
     let done = tokio::time::timeout(HOUR, keeper.set_up(&b, &volume("b", "v"), &stays)).await;
     assert!(matches!(done, Ok(Some(Ok(())))));
     assert_eq!(world.asked().await, ["stage v", "publish /pods/b/v/mount"]);
-    // It has a pod again: nobody tries to unstage it any more.
+    // A pod uses it again: NodeUnstageVolume is not retried any more.
     tokio::time::sleep(HOUR).await;
     assert_eq!(world.asked().await, Vec::<String>::new());
 }
@@ -176,7 +176,7 @@ async fn other_volumes_go_on_while_one_hangs() {
     assert!(free.await.unwrap().unwrap().is_err());
 }
 
-/// What the agent itself has bound elsewhere shows the volume: its driver must not be told that nobody uses it.
+/// A bind mount of the agent itself still shows the volume: it must not be unpublished.
 #[tokio::test(start_paused = true)]
 async fn drivers_are_asked_when_nothing_of_the_pod_is_bound_elsewhere() {
     let world = World::new();

@@ -1,4 +1,4 @@
-//! Plugins that make themselves known.
+//! Registration of CSI drivers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -51,7 +51,7 @@ impl Scene {
         self.world.rest().await;
     }
 
-    /// Who is registered, as it was told last.
+    /// The registered drivers, as they were last sent.
     fn registered(&mut self) -> Option<BTreeSet<String>> {
         let mut last = None;
         while let Ok(event) = self.inbox.try_recv() {
@@ -139,7 +139,7 @@ async fn a_driver_is_asked_as_often_as_it_wants() {
     assert_eq!(scene.world.asked().await, ["info a.example"], "its last answer is older");
     tokio::time::sleep(Duration::from_secs(20)).await;
     assert_eq!(scene.world.asked().await.len(), 2);
-    // What others want does not keep it waiting.
+    // Requests for other drivers do not delay it.
     for number in 0..20 {
         scene.periods.send_replace([("a.example".to_owned(), 10), (format!("other-{number}"), 1)].into());
         tokio::time::sleep(Duration::from_secs(1)).await;
@@ -157,7 +157,7 @@ async fn a_driver_is_asked_at_once_when_it_has_no_room() {
     scene.world.asked().await;
     scene.registry.ask("a.example").await;
     assert_eq!(scene.world.asked().await, ["info a.example"]);
-    // One that does not answer is told of in the log, and that is all.
+    // If a driver does not answer, that is logged and has no other effect.
     scene.world.fail("info", "Internal").await;
     scene.registry.ask("a.example").await;
 }

@@ -12,7 +12,7 @@ use super::keeper::{Keeper, Trouble};
 use super::world::{World, volume};
 use super::{HOUR, on_node};
 
-/// Its files are given to a group.
+/// A volume with an fsGroup.
 fn grouped(uid: &str, handle: &str) -> CsiVolume {
     let group = Some(FsGroup { id: 7, by_agent: true, on_root_mismatch: false });
     CsiVolume { fs_group: group, ..volume(uid, handle) }
@@ -23,7 +23,7 @@ async fn set_up(keeper: &Arc<Keeper>, volume: &CsiVolume, uid: &str) -> Result<(
     keeper.set_up(&PodUid::new(uid), volume, &stays).await.expect("nobody cancels it")
 }
 
-/// In a task of its own.
+/// Runs in its own task.
 fn spawn_set_up(
     keeper: &Arc<Keeper>,
     uid: &'static str,
@@ -47,7 +47,7 @@ async fn a_walk_that_hangs_is_told_and_keeps_its_own_volume_only() {
     world.rest().await;
     assert_eq!(world.asked().await, ["stage v", "publish /pods/a/v/mount", OF_A]);
 
-    // Another pod with the volume, and the pod's own other one, come and go meanwhile.
+    // Meanwhile another pod with the volume, and the pod's other volume, can be set up and torn down.
     set_up(&keeper, &grouped("b", "v"), "b").await.map_err(|trouble| trouble.message).unwrap();
     assert_eq!(world.asked().await, ["publish /pods/b/v/mount", "walk /pods/b/v/mount"]);
     set_up(&keeper, &grouped("a", "w"), "a").await.map_err(|trouble| trouble.message).unwrap();
@@ -60,7 +60,7 @@ async fn a_walk_that_hangs_is_told_and_keeps_its_own_volume_only() {
     let expect = "applyFSGroup failed for vol v: walking through /pods/a/v/mount made no progress for";
     assert!(trouble.message.starts_with(expect), "{}", trouble.message);
 
-    // The pod can't be gone while a thread may touch its volume, says so, and has let go of the rest.
+    // The tear-down fails while a thread may touch the pod's volume, names it, and has released the others.
     let message = keeper.tear_down(&a).await.unwrap_err();
     let expect = "UnmountVolume.TearDown failed for volume \"v\" : earlier work on /pods/a/v/mount made no progress for";
     assert!(message.starts_with(expect), "{message}");
@@ -76,7 +76,7 @@ async fn a_walk_that_hangs_is_told_and_keeps_its_own_volume_only() {
     assert_eq!(world.record_count().await, 0);
 }
 
-/// A walk is cut short, and nothing is taken away under it while it has not noticed.
+/// A walk is cancelled, and nothing is unmounted under it until it has stopped.
 #[tokio::test(start_paused = true)]
 async fn a_pod_that_goes_leaves_its_walk_and_waits_for_its_end() {
     let world = World::new();
@@ -99,7 +99,7 @@ async fn a_pod_that_goes_leaves_its_walk_and_waits_for_its_end() {
     assert_eq!(keeper.remembered().await, 0, "nothing is remembered of it");
 }
 
-/// The next try of the same pod comes after the thread of the first.
+/// The next attempt for the same pod waits for the thread of the first.
 #[tokio::test(start_paused = true)]
 async fn a_second_walk_waits_for_the_first() {
     let world = World::new();
@@ -109,7 +109,7 @@ async fn a_second_walk_waits_for_the_first() {
     assert!(set_up(&keeper, &grouped("a", "v"), "a").await.is_err());
     let walks = world.asked().await.into_iter().filter(|call| call == OF_A).count();
     assert_eq!(walks, 1);
-    // While one waits for it the volume is free for others.
+    // While it waits, other pods can use the volume.
     let again = spawn_set_up(&keeper, "a", grouped("a", "v"), &CancellationToken::new());
     world.rest().await;
     let of_b = grouped("b", "v");
@@ -121,7 +121,7 @@ async fn a_second_walk_waits_for_the_first() {
     assert!(set_up(&keeper, &grouped("a", "v"), "a").await.is_ok());
 }
 
-/// A driver that hangs over one volume of a pod does not keep the pod's others.
+/// A driver that hangs on one volume of a pod does not delay the pod's other volumes.
 #[tokio::test(start_paused = true)]
 async fn the_other_volumes_of_a_pod_go_while_one_is_being_published() {
     let world = World::new();
@@ -182,7 +182,7 @@ async fn what_can_not_be_removed_is_tried_again() {
     let again = "unpublish /pods/a/v/mount";
     assert_eq!(world.asked().await, [again, again, "unstage v"]);
 
-    // And what the node has of it, however often that takes.
+    // The same for the volume's mount on the node, however often that has to be retried.
     set_up(&keeper, &volume("a", "v"), "a").await.map_err(|trouble| trouble.message).unwrap();
     world.asked().await;
     // Before the tear-down ends: whoever uses the volume is looked for as soon as it has.
@@ -195,7 +195,7 @@ async fn what_can_not_be_removed_is_tried_again() {
     assert_eq!(world.record_count().await, 0);
 }
 
-/// A driver that refuses is asked nothing more, and what it has left is told.
+/// After a driver has refused, it is not called again, and what it has left is reported.
 #[tokio::test(start_paused = true)]
 async fn a_driver_that_does_not_let_go_keeps_its_record() {
     let world = World::new();

@@ -1,5 +1,5 @@
-//! A driver and a disk of the mind: every call is noted, and hangs or fails on demand. Of the disk only walks are noted,
-//! which take long.
+//! A simulated driver and disk: every call is recorded, and hangs or fails on demand. On the disk only walks, which
+//! take long, are recorded.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -21,16 +21,16 @@ use super::super::CsiPorts;
 use super::keeper::{Keeper, OnNode};
 
 pub const DRIVER: &str = "d.example";
-/// Of each call, as the adapter has it.
+/// The deadline of each call, as in the adapter.
 const DEADLINE: Duration = Duration::from_secs(120);
-/// After so long without a step the disk says that it hangs.
+/// After this time without progress the disk reports a hang.
 const QUIET: Duration = Duration::from_secs(120);
 
 #[derive(Default)]
 pub struct Inner {
     pub calls: Vec<String>,
     pub failing: BTreeMap<String, CsiError>,
-    /// Steps on the disk that fail, by their names.
+    /// Names of disk steps that fail.
     pub broken: BTreeSet<&'static str>,
     records: BTreeMap<String, VolumeRecord>,
     pub infos: BTreeMap<String, PluginInfo>,
@@ -39,9 +39,9 @@ pub struct Inner {
 
 pub struct World {
     pub inner: Mutex<Inner>,
-    /// Calls that don't come back while their names are here.
+    /// Calls do not return while their names are in this set.
     pub hanging: watch::Sender<BTreeSet<String>>,
-    /// Places that are walked through by a thread, whether anybody waits for it or not.
+    /// Directories that a thread walks through, whether or not a caller waits for it.
     walks: watch::Sender<BTreeSet<String>>,
     notices: Mutex<Option<mpsc::UnboundedReceiver<PluginSocketEvent>>>,
     pub tell: mpsc::UnboundedSender<PluginSocketEvent>,
@@ -89,12 +89,12 @@ impl World {
         self.inner.lock().await.failing.remove(call);
     }
 
-    /// What was asked so far; forgets it.
+    /// Returns the calls so far, and clears them.
     pub async fn asked(&self) -> Vec<String> {
         std::mem::take(&mut self.inner.lock().await.calls)
     }
 
-    /// Until everybody who can go on has.
+    /// Waits until every task that can run has run.
     pub async fn rest(&self) {
         for _ in 0..200 {
             tokio::task::yield_now().await;
@@ -137,7 +137,7 @@ impl World {
         }
     }
 
-    /// As long as somebody walks there, and no longer than anybody waits for what takes no step.
+    /// Waits while a thread walks there, at most until the stall timeout.
     async fn walked(&self, place: &str, what: &str) -> Result<(), FilesError> {
         let mut walks = self.walks.subscribe();
         let end = walks.wait_for(|walks| !walks.contains(place));
@@ -257,7 +257,7 @@ impl CsiFiles for World {
         }
         Ok(())
     }
-    /// The thread, once begun, lives by itself.
+    /// The thread goes on even if its caller is gone.
     async fn apply_fs_group(&self, place: &str, _: i64, _: bool) -> Result<(), FilesError> {
         self.on_disk("walk").await?;
         self.walked(place, "walking through").await?;

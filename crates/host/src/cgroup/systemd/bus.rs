@@ -1,7 +1,7 @@
-//! `Units`, asked of systemd over D-Bus.
+//! `Units`, implemented by calls to systemd over D-Bus.
 //!
-//! systemd answers a request with a queued job and tells by a signal how it ended, so the signals are listened to
-//! before anything is asked.
+//! systemd answers a request with a queued job and sends a signal when the job has ended, so we subscribe to the
+//! signals before the first request.
 
 use std::time::Duration;
 
@@ -25,8 +25,8 @@ const JOB_DEADLINE: Duration = Duration::from_secs(30);
 
 /// Connects when it is first needed, and again when the connection was lost.
 ///
-/// Through the message bus only: on its private socket systemd signs its messages with a name that zbus, rightly, takes
-/// for no connection's.
+/// Uses the message bus only: on its private socket systemd sends messages with a sender name that is not a valid
+/// connection name, which zbus rightly rejects.
 pub(in crate::cgroup) struct SystemdBus {
     /// Another bus than the system's.
     address: Option<String>,
@@ -62,7 +62,7 @@ impl SystemdUnits for SystemdBus {
             Err(Failure::Named { name, .. }) if name.ends_with(".NoSuchUnit") => return Ok(()),
             Err(failure) => return Err(call.error(failure)),
         }
-        // One that had failed would stay loaded, and refuse to be started again under the same name.
+        // A failed unit would stay loaded and could not be started again under the same name.
         if let Ok(connection) = self.connection().await {
             let _ = request(&connection, "ResetFailedUnit", &(unit,)).await;
         }
@@ -75,7 +75,7 @@ impl SystemdBus {
         Self { address: None, connection: Mutex::new(None) }
     }
 
-    /// The systemd on the bus that listens at `socket`.
+    /// Connects to the systemd on the bus that listens at `socket`.
     #[cfg(test)]
     pub fn on(socket: &std::path::Path) -> Self {
         Self { address: Some(format!("unix:path={}", socket.display())), ..Self::new() }
@@ -96,7 +96,7 @@ impl SystemdBus {
         Ok(connection)
     }
 
-    /// Asks for something that is answered with a job, and waits for the job's end.
+    /// Sends a request that is answered with a job, and waits for the end of the job.
     async fn run_job<B>(&self, call: &Call<'_>, body: &B) -> Result<(), Failure>
     where
         B: serde::Serialize + DynamicType + Sync,
@@ -117,7 +117,7 @@ impl SystemdBus {
     }
 }
 
-/// systemd sends its signals to those only who asked once.
+/// systemd sends its signals only to clients that subscribed.
 async fn subscribe(connection: &Connection) -> Result<(), Failure> {
     match request(connection, "Subscribe", &()).await {
         Ok(_) => Ok(()),
@@ -130,7 +130,7 @@ async fn request<B>(connection: &Connection, method: &'static str, body: &B) -> 
 where
     B: serde::Serialize + DynamicType + Sync,
 {
-    // Without a bus in between there is nobody to choose from.
+    // Without a bus there is no other peer.
     let destination = connection.is_bus().then_some(SERVICE);
     let call = connection.call_method(destination, MANAGER_PATH, Some(MANAGER), method, body);
     Ok(tokio::time::timeout(CALL_DEADLINE, call).await.map_err(|_| Failure::Late)??)
@@ -203,8 +203,8 @@ impl From<zbus::Error> for Failure {
 
 #[cfg(test)]
 mod tests {
-    //! The wire, against a stand-in that speaks D-Bus over a socket pair. It knows the signatures of systemd's
-    //! published interface and nothing else of systemd.
+    //! Tests of the protocol, against a stand-in that speaks D-Bus over a socket pair. It knows the signatures of
+    //! systemd's published interface and nothing else of systemd.
 
     use std::collections::BTreeMap;
     use std::os::unix::net::UnixStream;
@@ -223,7 +223,7 @@ mod tests {
         body: String,
     }
 
-    /// Answers each call as `script` says for its method, until the other side hangs up; then tells what it heard.
+    /// Answers each call as `script` says for its method, until the peer disconnects; then returns the calls.
     async fn systemd(
         script: BTreeMap<&'static str, Answer>,
     ) -> (SystemdBus, tokio::task::JoinHandle<Vec<Heard>>) {
@@ -248,7 +248,7 @@ mod tests {
     #[derive(Clone, Copy)]
     enum Answer {
         Nothing,
-        /// A job that ends like this, after one of somebody else ended.
+        /// A job that ends with this result, after another client's job has ended.
         Job(&'static str),
         Refuse(&'static str),
     }

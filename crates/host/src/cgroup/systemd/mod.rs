@@ -1,19 +1,18 @@
-//! Cgroups as systemd's slices.
+//! Cgroups as systemd slices.
 //!
 //! ```text
 //! missing --StartTransientUnit--> active --SetUnitProperties--> active --StopUnit--> missing
 //! ```
 //!
-//! systemd owns the tree, so a cgroup is made and unmade by asking it. What it has no property for (huge pages), what
-//! it rounds (the cpu quota, to whole percents) and hierarchies that it does not use are written into the files
-//! afterwards, by the same code as without systemd. systemd knows about most of the values so that it puts
-//! the right ones back when it is reloaded.
+//! systemd owns the tree, so it creates and removes the cgroups. Values without a systemd property (huge pages), values
+//! that it rounds (the CPU quota, to whole percents) and hierarchies that it does not use are written into the files
+//! afterwards, by the same code as without systemd. systemd gets most of the values too, so that it restores the right
+//! ones when it is reloaded.
 //!
 //! `Delegate` is never set: systemd refuses it for slices. (It is the runtime's scopes that are delegated.)
 //!
-//! How far it was tried: with a real systemd (252, a user's instance with its own bus) on a v2 tree whose only
-//! controller is hugetlb. That systemd itself writes cpu and memory files as told, and the system's instance on a host
-//! that booted it, were not.
+//! Tested with a real systemd (252, a user instance with its own bus) on a v2 tree whose only controller is hugetlb.
+//! Not tested: that systemd itself writes CPU and memory files, and the system instance of a booted host.
 
 mod bus;
 
@@ -26,16 +25,16 @@ use super::settings::weight;
 
 pub(super) use bus::SystemdBus;
 
-/// The kernel's and systemd's own. Older systemds (before 242) know no other.
+/// The kernel's and systemd's default. systemd before 242 accepts no other.
 const DEFAULT_PERIOD: u64 = 100_000;
 
-/// What the system manager is asked for. Each call returns when the work is done, not when it is queued.
+/// The calls to the system manager. Each returns when the job has ended, not when it is queued.
 #[async_trait]
 pub(super) trait SystemdUnits: Send + Sync {
-    /// `false` when there is such a unit already.
+    /// Returns `false` if the unit exists already.
     async fn start_transient(&self, unit: &str, properties: &[Property]) -> Result<bool, CgroupError>;
     async fn set_properties(&self, unit: &str, properties: &[Property]) -> Result<(), CgroupError>;
-    /// One that is not there is fine.
+    /// Succeeds if the unit does not exist.
     async fn stop(&self, unit: &str) -> Result<(), CgroupError>;
 }
 
@@ -49,7 +48,7 @@ pub(super) enum PropertyValue {
     List(Vec<String>),
 }
 
-/// A slice's unit name and its parent's.
+/// The names of a slice's unit and its parent's.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Slice {
     pub unit: String,
@@ -57,7 +56,7 @@ pub(super) struct Slice {
 }
 
 impl Slice {
-    /// `None` for the root, which is not ours to start or stop.
+    /// `None` for the root, which we neither start nor stop.
     pub fn of(name: &CgroupName) -> Option<Self> {
         let path = name.to_path(CgroupDriver::Systemd);
         let mut parts = path.rsplit('/').filter(|part| !part.is_empty());
@@ -66,20 +65,20 @@ impl Slice {
         Some(Self { unit, parent })
     }
 
-    /// The model's name of the child that the slice `entry` is, if it is one: of `kubepods-burstable.slice`, the
-    /// entry `kubepods-burstable-pod12_ab.slice` is `pod12-ab`.
+    /// The model's name of the child that the slice `entry` is, if it is one: of `kubepods-burstable.slice`, the entry
+    /// `kubepods-burstable-pod12_ab.slice` is `pod12-ab`.
     pub fn child(parent: &CgroupName, entry: &str) -> Option<String> {
         let slice = entry.strip_suffix(".slice")?;
         let part = match Slice::of(parent) {
             Some(own) => slice.strip_prefix(own.unit.strip_suffix(".slice")?)?.strip_prefix('-')?,
             None => slice,
         };
-        // A dash would be a further level, which systemd never puts here.
+        // A dash would mean a further level, which systemd never places here.
         (!part.is_empty() && !part.contains('-')).then(|| part.replace('_', "-"))
     }
 }
 
-/// Makes or changes a slice. `made` says whether its cgroup is there already.
+/// Creates or changes a slice. `made`: whether its cgroup exists already.
 pub(super) async fn ensure(
     units: &dyn SystemdUnits,
     slice: &Slice,
@@ -109,11 +108,11 @@ fn identity(slice: &Slice, version: CgroupVersion) -> Vec<Property> {
     };
     vec![
         ("Description", Text(format!("Kubernetes cgroup {}", slice.unit))),
-        // The place of a slice is in its name; this keeps the parent up as long as it.
+        // The slice's name defines its place in the tree; this keeps the parent active for as long as it.
         ("Wants", List(vec![slice.parent.clone()])),
-        // Ordered against nothing: pods outlive what stops at shutdown by default.
+        // By default systemd would stop the slice at shutdown together with ordinary units.
         ("DefaultDependencies", Flag(false)),
-        // Accounting is how systemd is told to use a controller.
+        // Accounting properties make systemd enable a controller.
         ("CPUAccounting", Flag(true)),
         ("MemoryAccounting", Flag(true)),
         (io, Flag(true)),
@@ -144,7 +143,7 @@ fn resources(version: CgroupVersion, values: &CgroupValues) -> Vec<Property> {
         };
         out.push((name, Number(or_infinity(bytes))));
     }
-    // systemd takes no 0 here; the file does.
+    // systemd accepts no 0 here; the file does.
     if let Some(count) = values.pids_limit.filter(|count| *count != 0) {
         out.push(("TasksMax", Number(or_infinity(count))));
     }
@@ -155,7 +154,7 @@ fn or_infinity(value: i64) -> u64 {
     u64::try_from(value).unwrap_or(u64::MAX)
 }
 
-/// systemd keeps whole percents of a cpu. Upwards, so that a child may still have all that it is promised.
+/// systemd stores whole percents of a CPU. Rounded up, so that the children can still have all that they are promised.
 fn quota_per_second(quota: i64, period: u64) -> u64 {
     const PERCENT: u128 = 10_000;
     match u128::try_from(quota) {

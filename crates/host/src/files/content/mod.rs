@@ -3,7 +3,7 @@
 //! ```text
 //!   backing (made once) ──> mount points of other volumes ──> files, replaced as a whole (`writer`)
 //! ```
-//! When the first set-up fails, what it made is taken away again. When an update fails, the old files stay: somebody
+//! If the first set-up fails, what it created is removed. If an update fails, the old files stay, because containers
 //! may be using them.
 
 mod writer;
@@ -19,7 +19,7 @@ use super::layout::{failed, make_dirs};
 use super::steps::step;
 use super::tree::remove_tree;
 
-/// Idempotent: files that are as they should be are left alone.
+/// Idempotent: files that are up to date are not changed.
 pub fn set_up(path: &Path, volume: &ContentVolume) -> Result<(), FilesError> {
     let made = make_backing(path, volume.backing)?;
     let result = fill(path, volume, &step);
@@ -29,7 +29,7 @@ pub fn set_up(path: &Path, volume: &ContentVolume) -> Result<(), FilesError> {
     result
 }
 
-/// True if it was not there before.
+/// Returns true if it was created.
 fn make_backing(path: &Path, backing: ContentBacking) -> Result<bool, FilesError> {
     let there = match backing {
         ContentBacking::Disk => path.symlink_metadata().is_ok_and(|meta| meta.is_dir()),
@@ -60,7 +60,7 @@ fn fill(path: &Path, volume: &ContentVolume, step: &dyn Fn(&str)) -> Result<(), 
     writer::write(path, &volume.files, &own, step)
 }
 
-/// A directory in the volume's root, for another volume to be mounted on.
+/// Creates a directory in the volume's root, on which another volume is mounted.
 fn make_mount_point(volume: &Path, inner: &str) -> Result<(), FilesError> {
     let mut at = volume.to_path_buf();
     for part in Path::new(inner).components() {
@@ -70,7 +70,7 @@ fn make_mount_point(volume: &Path, inner: &str) -> Result<(), FilesError> {
         at.push(name);
         match at.symlink_metadata() {
             Ok(meta) if meta.is_dir() => {}
-            // A visible file's link, which leads into `..data`: what is mounted there is no business of ours.
+            // The symlink of a visible file, which leads into `..data`: nothing is created there.
             Ok(_) => return Ok(()),
             Err(_) => make_dirs(&at, 0o755)?,
         }
@@ -78,7 +78,7 @@ fn make_mount_point(volume: &Path, inner: &str) -> Result<(), FilesError> {
     Ok(())
 }
 
-/// Best effort: what stays is used by the next try, or removed with the pod.
+/// Best effort: what is left is used by the next attempt, or removed with the pod.
 fn remove_failed_volume(path: &Path) {
     if matches!(is_mounted(path), Ok(true)) {
         step("unmount what was not filled");

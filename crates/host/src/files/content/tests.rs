@@ -1,4 +1,4 @@
-//! On the real disk: what containers see, whatever happens in between.
+//! Tests on the real disk of what containers see during updates and failures.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -36,7 +36,7 @@ fn put(path: &Path, files: &[(&str, &str)]) {
     set_up(path, &volume(path, files)).unwrap();
 }
 
-/// Every file that a container sees, through the links.
+/// Every file that a container sees, through the symlinks.
 fn seen(path: &Path) -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
     let mut open = vec![(path.to_path_buf(), String::new())];
@@ -104,7 +104,7 @@ fn equal_files_are_not_written_again() {
     set_up(&path, &other_mode).unwrap();
     assert_eq!((fs::read_link(path.join("..data")).unwrap(), mode(&path.join("a"))), (first.clone(), 0o644));
 
-    // Links that somebody lost are made again without new files.
+    // Symlinks that were removed are created again, without new files.
     fs::remove_file(path.join("a")).unwrap();
     put(&path, &[("a", "1"), ("d/b", "2")]);
     assert_eq!(fs::read_link(path.join("..data")).unwrap(), first);
@@ -208,14 +208,14 @@ fn nothing_leads_out_of_the_volume() {
     fs::create_dir(&outside).unwrap();
     fs::write(outside.join("a"), "precious").unwrap();
     put(&path, &[("a", "1")]);
-    // Somebody has turned the live directory into a way out.
+    // The live directory was replaced by a symlink to the outside.
     let data = fs::read_link(path.join("..data")).unwrap();
     fs::remove_dir_all(path.join(&data)).unwrap();
     symlink(&outside, path.join(&data)).unwrap();
     put(&path, &[("a", "2")]);
     assert_eq!(fs::read_to_string(outside.join("a")).unwrap(), "precious");
     assert_eq!(seen(&path), expect(&[("a", "2")]));
-    // And `..data` itself.
+    // The same for `..data` itself.
     fs::remove_file(path.join("..data")).unwrap();
     symlink(&outside, path.join("..data")).unwrap();
     put(&path, &[("a", "3")]);
@@ -223,7 +223,7 @@ fn nothing_leads_out_of_the_volume() {
         (fs::read_to_string(outside.join("a")).unwrap(), seen(&path)),
         ("precious".into(), expect(&[("a", "3")]))
     );
-    // A volume that is a link is none.
+    // A symlink is not accepted as a volume.
     let link = temp.path().join("link");
     symlink(&outside, &link).unwrap();
     assert!(set_up(&link, &volume(&link, &[("a", "4")])).is_err());
@@ -234,7 +234,7 @@ fn nothing_leads_out_of_the_volume() {
 fn a_failed_update_keeps_the_old_files() {
     let (_temp, path) = place();
     put(&path, &[("a", "1")]);
-    // A file and a directory of the same name can't both be.
+    // A file and a directory can't have the same name.
     let wanted = volume(&path, &[("a", "2"), ("b", "x"), ("b/c", "y")]);
     assert!(set_up(&path, &wanted).is_err());
     assert_eq!(seen(&path), expect(&[("a", "1")]));
@@ -243,7 +243,7 @@ fn a_failed_update_keeps_the_old_files() {
 
 struct Killed;
 
-/// Ends the write before its `at`-th step, as a kill would: nothing is tidied up. False: there are no so many steps.
+/// Stops the write before its `at`-th step, as a kill would, without clean-up. Returns false if there are fewer steps.
 fn killed_at(path: &Path, wanted: &ContentVolume, at: usize) -> bool {
     let passed = Cell::new(0);
     let step = |_: &str| {
@@ -265,7 +265,8 @@ fn killed_at(path: &Path, wanted: &ContentVolume, at: usize) -> bool {
     }
 }
 
-/// Walks through all places where the agent may die, and from each of them through all where the next one may.
+/// Tests every point where the agent may be killed, and from each of them every point where the next agent may be
+/// killed.
 #[test]
 fn killed_anywhere_leaves_old_or_new() {
     let old = [("a", "old"), ("d/b", "old"), ("gone", "old")];
@@ -295,7 +296,7 @@ fn killed_anywhere_leaves_old_or_new() {
     }
 }
 
-/// What `..data` holds is one of these, complete; what the links show is of one of these too.
+/// `..data` holds one of these sets, complete, and the symlinks show one of these sets too.
 fn whole(path: &Path, sets: &[BTreeMap<String, String>]) {
     let live = path.join(fs::read_link(path.join("..data")).unwrap());
     let held = seen(&live);
@@ -305,7 +306,7 @@ fn whole(path: &Path, sets: &[BTreeMap<String, String>]) {
     }
 }
 
-/// Readers hold on to one directory, as `..data` is meant to be read.
+/// Readers keep one directory open, as `..data` is meant to be read.
 #[test]
 fn readers_never_see_a_mixture() {
     let (_temp, path) = place();
@@ -326,7 +327,7 @@ fn readers_never_see_a_mixture() {
                 while !stop.load(Ordering::Relaxed) {
                     let Ok(live) = fs::read_link(path.join("..data")) else { panic!("no ..data") };
                     let read = |i: usize| fs::read_to_string(path.join(&live).join(format!("f{i}")));
-                    // A directory that was replaced meanwhile goes away file by file.
+                    // A directory that was replaced meanwhile is removed file by file.
                     let texts: Vec<String> = (0..8).filter_map(|i| read(i).ok()).collect();
                     assert!(texts.windows(2).all(|pair| pair[0] == pair[1]), "a mixture");
                     let through_link = fs::read_to_string(path.join("f3")).unwrap_or_default();

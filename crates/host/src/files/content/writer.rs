@@ -5,12 +5,12 @@
 //!           /..2026_01_31_23_59_59.123456789/dir/file
 //!           /dir -> ..data/dir                             what containers look at
 //! ```
-//! The happy path: write a new directory, own it, link `..data_tmp` to it, rename that to `..data`; then links of what
-//! is new, away with links of what is gone, away with the old directory.
+//! The normal case: write a new directory, set its owner, link `..data_tmp` to it, rename that to `..data`; then create
+//! the symlinks of new files, remove those of removed files, and remove the old directory.
 //!
-//! Failures: before the rename everything is as it was, after it everything is new. What an interrupted write has left
-//! begins with `..`, which no file of a volume does, and is removed by the next one. Nothing is synced to disk: after
-//! a power failure the files are compared with what they should be, and written again.
+//! Failures: before the rename everything is old, after it everything is new. What an interrupted write leaves starts
+//! with `..`, which no file of a volume does, and is removed by the next write. Nothing is synced to disk: after a
+//! power failure the files are compared with their wanted content, and written again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -31,12 +31,12 @@ use crate::clock::SystemClock;
 
 const DATA: &str = "..data";
 const NEW_DATA: &str = "..data_tmp";
-/// Deeper than any path of 4096 characters that makes sense; bounds what a tampered volume makes us hold open.
+/// Deeper than any reasonable path of 4096 characters. It bounds the descriptors that a manipulated volume can cost.
 const MAX_DEPTH: usize = 64;
 
 type Files = BTreeMap<String, ContentFile>;
 
-/// `own` gives the volume to its group; `step` is told before each step that changes something.
+/// `own` gives the volume to its group; `step` is called before each step that changes something.
 pub fn write(
     volume: &Path,
     files: &Files,
@@ -62,7 +62,7 @@ struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    /// Where `..data` leads, if it is a directory of ours.
+    /// The target of `..data`, if it is a directory that we wrote.
     fn current(&self) -> Option<String> {
         let name =
             String::from_utf8(rustix::fs::readlinkat(self.root, DATA, Vec::new()).ok()?.into()).ok()?;
@@ -70,7 +70,7 @@ impl Writer<'_> {
         (ours && name != DATA && name != NEW_DATA).then_some(name)
     }
 
-    /// Modes do not count.
+    /// Compares names and content, but not modes.
     fn is_equal(&self, dir: &str, files: &Files) -> bool {
         let mut found = BTreeSet::new();
         let listed = open_dir(self.root, dir.as_ref()).and_then(|dir| list(&dir, "", 0, &mut found));
@@ -90,13 +90,13 @@ impl Writer<'_> {
         std::fs::File::from(file).take(limit).read_to_end(&mut content).is_ok() && content == bytes
     }
 
-    /// The name of the new directory, once it is the live one.
+    /// Writes a new directory and makes it the live one. Returns its name.
     fn replace(&self, files: &Files, own: &dyn Fn() -> Result<(), FilesError>) -> Result<String, FilesError> {
         (self.step)("make the new directory");
         let name = self.new_dir()?;
         let result = self.fill(&name, files, own).and_then(|()| self.switch_to(&name));
         if result.is_err() {
-            // The next write would do it; the disk may be full now.
+            // The next write would remove it too, but the disk may be full now.
             let _ = remove_tree(&self.volume.join(&name));
         }
         result.map(|()| name)
@@ -149,7 +149,7 @@ impl Writer<'_> {
             rustix::fs::fchmod(dir, Mode::from_raw_mode(0o755))?;
         }
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-        // Nobody may read it before it has its mode.
+        // The file must not be readable before it has its mode.
         let mut open = std::fs::File::from(open_without_symlinks(
             self.root,
             Path::new(path),
@@ -178,7 +178,7 @@ impl Writer<'_> {
             .map_err(failed("replace", &self.volume.join(DATA)))
     }
 
-    /// Links of all that the volume has.
+    /// Creates the symlinks of all files in the volume, and removes others.
     fn sync_visible_links(&self, files: &Files) -> Result<(), FilesError> {
         for name in visible(files) {
             let target = format!("{DATA}/{name}");
@@ -206,7 +206,7 @@ impl Writer<'_> {
         found.is_ok_and(|found| found.as_bytes() == target.as_bytes())
     }
 
-    /// Away with the old directory, and with what interrupted writes have left.
+    /// Removes the old directory, and what interrupted writes have left.
     fn clean(&self, live: &str) -> Result<(), FilesError> {
         for name in self.names()? {
             if name.as_bytes().starts_with(b"..") && name != DATA && name != live {
@@ -234,12 +234,12 @@ impl Writer<'_> {
     }
 }
 
-/// The first part of each path.
+/// The first component of each path.
 fn visible(files: &Files) -> BTreeSet<&str> {
     files.keys().filter_map(|path| path.split('/').next()).collect()
 }
 
-/// Whoever planned this has checked them; what would lead elsewhere is refused all the same.
+/// The planner has checked the paths; one that leads out of the volume is refused here as well.
 fn check_path(path: &str) -> Result<(), FilesError> {
     let mut parts = Path::new(path).components();
     let plain = parts.clone().next().is_some() && parts.all(|part| matches!(part, Component::Normal(_)));
@@ -260,7 +260,7 @@ fn open_dir(parent: BorrowedFd<'_>, name: &OsStr) -> Result<OwnedFd, Errno> {
     open_subdir_on_same_mount(parent, &name)
 }
 
-/// Paths of all that is not a directory.
+/// The paths of everything that is not a directory.
 fn list(dir: &OwnedFd, prefix: &str, depth: usize, found: &mut BTreeSet<String>) -> Result<(), Errno> {
     if depth >= MAX_DEPTH {
         return Err(Errno::NAMETOOLONG);

@@ -1,4 +1,4 @@
-//! On real trees: whole, deep, wide, hostile and changing.
+//! Tests on real trees: complete, deep, wide, hostile and changing.
 
 use super::*;
 use crate::files::confined_open::open_subdir_on_same_mount;
@@ -26,7 +26,7 @@ fn file(path: &Path, mode: u32) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
 }
 
-/// The volume may be somebody else's by then.
+/// The volume may belong to another pod by then.
 #[test]
 fn a_walk_that_nobody_waits_for_ends_and_does_not_look_finished() {
     let (_temp, volume) = volume();
@@ -135,7 +135,7 @@ fn the_work_on_a_comb_grows_as_it_does() {
     }
 }
 
-/// Others make, move and remove files and swap them for links while the walk goes on.
+/// Other threads create, move and remove files and swap them for symlinks during the walk.
 #[test]
 fn a_tree_that_changes_meanwhile_leads_nowhere() {
     let (temp, volume) = volume();
@@ -207,7 +207,7 @@ async fn users_are_told_of_it() {
     assert_eq!(told, (uid, VolumeNotice::ChangingOwnership { path, files: None }));
 }
 
-/// A disk that can't be read, or a machine without room: the volume's root must not say that everything was done.
+/// If the disk can't be read or the machine is out of memory, the volume's root must not mark the walk as finished.
 #[test]
 fn errors_of_the_machine_leave_the_walk_unfinished() {
     let (_temp, volume) = volume();

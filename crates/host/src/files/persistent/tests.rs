@@ -5,7 +5,7 @@ use super::*;
 use crate::files::tear_down;
 use crate::files::testing::{LoopDevice, Mounts, plain_volume};
 
-// In this order: mounts go before the disks under them, and these before their files.
+// Dropped in this order: mounts before the disks under them, and these before their files.
 struct Bench {
     mounts: Mounts,
     loops: Vec<LoopDevice>,
@@ -42,7 +42,7 @@ impl Bench {
         let target = PathBuf::from(&volume.target);
         set_up_local(&self.layout, &target, volume).map(|()| target)
     }
-    /// A loop device over a file of this size, with `bytes` at its beginning.
+    /// A loop device over a file of this size that starts with `bytes`.
     fn disk(&mut self, name: &str, bytes: &[u8]) -> String {
         let file = self.layout.root.join(name);
         fs::write(&file, bytes).unwrap();
@@ -51,7 +51,7 @@ impl Bench {
         self.loops.push(device);
         path
     }
-    /// All that is done when a pod goes.
+    /// The complete tear-down of a pod.
     fn tear_down(&self, pod: &str) -> Result<(), FilesError> {
         let pod = self.pod(pod);
         let mut result = tear_down::tear_down_volumes(&pod);
@@ -110,7 +110,7 @@ fn read_only_and_options_hold() {
     assert_eq!(b.mounts.count(), before + made, "refused and gone, or taken by the kernel");
 }
 
-/// What an administrator forbade on the source stays forbidden.
+/// Restrictions of the source mount are kept.
 #[test]
 fn read_only_takes_nothing_else_away() {
     use rustix::fs::StatVfsMountFlags;
@@ -236,7 +236,7 @@ fn what_is_said_to_mount_about_a_server() {
     check(&["hard", "nfsvers=4.1"], true, "-t nfs -o hard,nfsvers=4.1,ro -- server:/export /t");
 }
 
-/// A server's name that looks like an option of `mount` would have it read a table of the pod's own making.
+/// If a server name that looks like a `mount` option were parsed as one, mount would read a table that the pod wrote.
 #[test]
 fn a_server_is_no_option() {
     let b = Bench::new();
@@ -260,7 +260,7 @@ fn a_server_that_can_not_be_mounted_leaves_nothing() {
     let b = Bench::new();
     let target = b.pod("p").join("volumes").join(NFS).join("pv");
     let volume = NfsVolume {
-        // Refused by the program itself: nothing is asked over a network.
+        // The program itself refuses it, without network access.
         source: "no-server-in-this".into(),
         target: target.to_string_lossy().into_owned(),
         mount_options: Vec::new(),

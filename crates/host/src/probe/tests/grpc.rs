@@ -102,7 +102,7 @@ async fn only_serving_is_healthy() {
     check(Reply::Message(&[0x08, 2]), &unhealthy("NOT_SERVING")).await;
     check(Reply::Message(&[0x08, 3]), &unhealthy("SERVICE_UNKNOWN")).await;
     check(Reply::Message(&[0x08, 0x96, 0x01]), &unhealthy("150")).await;
-    // fields that nobody knows yet
+    // unknown fields
     check(Reply::Message(&[0x12, 2, 9, 9, 0x08, 1, 0x1d, 0, 0, 0, 0]), "good").await;
     check(
         Reply::Message(&[0xff]),

@@ -21,7 +21,7 @@ use super::NetworkProber;
 
 /// Long enough for a busy machine where an answer is to come.
 pub const PATIENT: Duration = Duration::from_secs(30);
-/// Where none is to come.
+/// For tests in which no answer is to come.
 pub const BRIEF: Duration = Duration::from_millis(300);
 
 /// What a server does with a connection once it has read the request.
@@ -46,7 +46,7 @@ pub fn redirect(status: &str, to: &str) -> Answer {
     response(status, &[("Location", to)], "moved")
 }
 
-/// A server that tells what it was asked.
+/// A server that records its requests.
 pub struct Server {
     pub port: u16,
     asked: mpsc::UnboundedReceiver<String>,
@@ -118,12 +118,12 @@ async fn play(
     }
 }
 
-/// A port that nobody listens on.
+/// A port without a listener.
 pub async fn deserted() -> u16 {
     TcpListener::bind("127.0.0.1:0").await.expect("a port").local_addr().expect("an address").port()
 }
 
-/// Takes connections and says nothing, ever.
+/// Accepts connections and never answers.
 pub async fn mute() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let port = listener.local_addr().expect("an address").port();

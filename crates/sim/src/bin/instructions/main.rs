@@ -51,19 +51,19 @@ fn main() -> ExitCode {
     if grows_little(&counts) && (good || growth_only) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// What callgrind looks at. Its name is what `--toggle-collect` is told.
+/// The function that callgrind counts. `--toggle-collect` gets its name.
 #[inline(never)]
 fn measured<T>(work: impl FnOnce() -> T) -> T {
     black_box(work())
 }
 
-/// The cases build on each other.
+/// Each case continues from the one before.
 fn run_cases(pods: usize) {
     let mut node = Node::with(pods);
     for case in Case::ALL {
         let event = node.prepare(case);
         let result = measured(|| node.run(event));
-        // What comes out is dropped outside: the engine does that elsewhere. Here callgrind writes what it has counted.
+        // The result is dropped outside, as in the engine. Here callgrind writes what it has counted.
         node.check(case, &result);
     }
 }
@@ -102,7 +102,7 @@ fn total(dump: &Path) -> u64 {
     total.trim().parse().expect("a count")
 }
 
-/// Whether no event about one pod gets much dearer by the number of the others.
+/// Whether the cost of an event about one pod grows little with the number of other pods.
 fn grows_little(counts: &Counts) -> bool {
     let mut good = true;
     for case in Case::ALL.into_iter().filter(|case| !case.is_of_all()) {
@@ -131,7 +131,7 @@ fn parse(text: &str) -> Counts {
     text.lines().filter_map(line).collect()
 }
 
-/// Prints both and says whether nothing takes notably more than it did.
+/// Prints both, and returns whether nothing costs notably more than before.
 fn compare(counts: &Counts, baseline: &Counts) -> bool {
     let mut good = true;
     for (key, count) in counts {

@@ -1,4 +1,4 @@
-//! A node with so many pods that run, and what happens to it.
+//! A node with a given number of running pods, and the events that are measured on it.
 
 use std::sync::{Arc, LazyLock};
 
@@ -20,13 +20,13 @@ const START: i64 = 1_700_000_000 * SECOND as i64;
 
 #[derive(Clone, Copy, PartialEq)]
 pub enum Case {
-    /// Planning a pod of which nothing is to be done.
+    /// Planning a pod that needs nothing.
     Plan,
     /// The runtime hints at a container.
     Hint,
     /// The reading that follows shows its exit: status, plan, a look for its image.
     Exit,
-    /// The image is there: plan, restart.
+    /// The image exists: plan, restart.
     Restart,
     /// A reading of one pod shows nothing new.
     SameReading,
@@ -34,9 +34,9 @@ pub enum Case {
     SameRelist,
     /// A file is added to the directory of manifests.
     Manifest,
-    /// The API server tells of one pod more.
+    /// The API server adds a pod.
     PodComes,
-    /// It tells that one is gone: it is to end.
+    /// The API server deletes a pod, which has to end.
     PodGoes,
 }
 
@@ -53,7 +53,7 @@ impl Case {
         Case::PodGoes,
     ];
 
-    /// Whether the event tells of all pods.
+    /// Whether the event is about all pods.
     pub fn is_of_all(self) -> bool {
         self == Case::SameRelist
     }
@@ -129,7 +129,7 @@ impl Node {
         Event::Observed(Observation { at: Mono(self.now), scope, pods: vec![Arc::new(pod)] })
     }
 
-    /// The event that the measured part is handed. None: it plans, and does not step.
+    /// The event for the measured part. `None`: it plans, and runs no step.
     pub fn prepare(&mut self, case: Case) -> Option<Event> {
         self.now += SECOND;
         let pods = self.manifests.len();
@@ -190,7 +190,7 @@ impl Node {
         })
     }
 
-    /// That the case was what it says. Callgrind is told its name.
+    /// Checks that the case did what it is meant to measure. Callgrind gets its name.
     #[inline(never)]
     pub fn check(&self, case: Case, outcome: &Outcome) {
         let runs =
