@@ -20,6 +20,8 @@ use crate::endpoint::MAX_MESSAGE;
 
 /// A runtime that never ends its list must not take all memory. Far more than the list of any node has.
 const MAX_LIST: usize = 16 * MAX_MESSAGE;
+/// An entry takes more room in memory than on the wire, an empty one a hundred times as much.
+const MAX_ENTRIES: usize = 200_000;
 
 /// Whether a service said, on its present connection, that it has no streams of lists.
 #[derive(Clone, Debug, Default)]
@@ -62,6 +64,11 @@ pub(crate) async fn collect<P: Message, T>(
             return Err(Status::resource_exhausted(message));
         }
         all.extend(items(part));
+        if all.len() > MAX_ENTRIES {
+            return Err(Status::resource_exhausted(format!(
+                "the streamed list has more than {MAX_ENTRIES} entries"
+            )));
+        }
     }
     Ok(Response::new(all))
 }

@@ -9,6 +9,7 @@ use k8s_openapi::ByteString;
 use model::k8s::{ObjectMeta, OwnerReference, PodCertificateRequestSpec};
 use model::pod_certificate::{CertificateRequested, CertificateWanted, PrivateKey};
 use ports::{ApiError, CertificateApi, CertificateRequestError};
+use tokio::sync::Semaphore;
 
 use super::objects::whole_sets;
 use super::progress::WatchStatuses;
@@ -40,11 +41,20 @@ impl CertificateApi for Api {
     }
 }
 
+/// A restarted agent needs new keys for all pods at once. One is generated at a time, so that the node's other work goes on.
+static KEY_GENERATION: Semaphore = Semaphore::const_new(1);
+
 /// Generating a large RSA key takes seconds of CPU time.
 async fn generated(key_type: &str) -> Result<PodKey, CertificateRequestError> {
     let failed = |message: String| CertificateRequestError::Key { key_type: key_type.to_owned(), message };
     let wanted = key_type.to_owned();
-    let made = tokio::task::spawn_blocking(move || PodKey::generate(&wanted)).await;
+    let permit = KEY_GENERATION.acquire().await.map_err(|error| failed(error.to_string()))?;
+    let made = tokio::task::spawn_blocking(move || {
+        // Held until the key is there, also when nobody waits for it any more.
+        let _permit = permit;
+        PodKey::generate(&wanted)
+    })
+    .await;
     made.map_err(|error| failed(error.to_string()))?.map_err(|error| failed(error.to_string()))
 }
 

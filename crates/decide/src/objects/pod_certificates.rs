@@ -36,6 +36,8 @@ pub const GATE: &str = "PodCertificateRequest";
 const ABANDONED: Duration = Duration::from_secs(600);
 /// So that certificates that were issued together are not refreshed together.
 const JITTER: Duration = Duration::from_secs(300);
+/// How long a timer about a certificate waits at most before the wall clock is looked at again.
+const LONGEST_WAIT: Duration = Duration::from_secs(30 * 60);
 /// When an Event reports that a refresh takes too long.
 const OVERDUE: Duration = Duration::from_secs(600);
 /// Whatever the clocks of node and server say: not a storm of requests.
@@ -242,11 +244,12 @@ impl PodCertificates {
         match (&entry.refusal, &entry.issued) {
             (Some(refusal), _) => KnownCertificate::Refused(&refusal.message),
             (None, Some(issued)) => KnownCertificate::Issued { key: &issued.key, chain: &issued.chain },
-            (None, None) if entry.failures >= DOUBTED_REFUSALS => {
-                KnownCertificate::NotIssued { trouble: &entry.trouble }
-            }
             (None, None) => match entry.request {
+                // A request that was accepted says more than the failures before it.
                 Request::Pending(_) => KnownCertificate::NotIssued { trouble: "" },
+                Request::None | Request::Asking(_) if entry.failures >= DOUBTED_REFUSALS => {
+                    KnownCertificate::NotIssued { trouble: &entry.trouble }
+                }
                 Request::None | Request::Asking(_) => KnownCertificate::Asking,
             },
         }
@@ -349,7 +352,8 @@ impl Entry {
             Request::Pending(pending) => vec![pending.abandon_at],
         };
         if let Some(issued) = &self.issued {
-            let moment = |at: Wall| now.mono.plus(at.since(now.wall));
+            // The wall clock goes on while the machine sleeps, and the clock of timers does not.
+            let moment = |at: Wall| now.mono.plus(at.since(now.wall).min(LONGEST_WAIT));
             moments.extend((issued.refresh_at > now.wall).then(|| moment(issued.refresh_at)));
             moments.extend((!issued.told_overdue).then(|| moment(issued.overdue_at())));
             moments.extend((!issued.told_expired).then(|| moment(issued.not_after)));
@@ -498,10 +502,11 @@ impl Issued {
         let jitter = JITTER.min(not_after.since(begin) / 2).mul_f64(fraction(&pending.name));
         let mut refresh_at = begin.plus(jitter);
         if refresh_at <= now.wall {
-            // The clocks differ, or this comes late: what the signer meant is the better guess.
+            // The clocks differ, or this comes late: what the signer meant is the better guess. A certificate that seems to
+            // have ended is replaced soon, whichever it was.
             let left = not_after.since(now.wall);
             let meant = begin.since(not_before);
-            let wait = if left.is_zero() { meant } else { meant.min(left / 2) };
+            let wait = if left.is_zero() { meant.min(OVERDUE) } else { meant.min(left / 2) };
             refresh_at = now.wall.plus(wait.max(SHORTEST_USE));
         }
         let key = pending.key.clone();

@@ -174,7 +174,10 @@ impl StatusList<'_> {
         let images: BTreeSet<&str> =
             volumes.filter(|volume| volume.image.is_some()).map(|volume| volume.name.as_str()).collect();
         for mount in status.volume_mounts.iter_mut().flatten() {
-            let Some(image) = instance.image_mounts.get(&mount.mount_path) else { continue };
+            // A path in the spec may leave out the leading slash, which the runtime is told.
+            let path = mount.mount_path.trim_start_matches('/');
+            let mounted = instance.image_mounts.iter().find(|(at, _)| at.trim_start_matches('/') == path);
+            let Some((_, image)) = mounted else { continue };
             if images.contains(mount.name.as_str()) {
                 mount.volume_status = Some(k8s::VolumeStatus {
                     image: Some(k8s::ImageVolumeStatus { image_ref: image.clone() }),

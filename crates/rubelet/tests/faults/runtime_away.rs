@@ -232,7 +232,7 @@ fn a_network_namespace_that_is_mounted_twice_holds_up_one_pod_only() {
     node.agent.write_manifest("next", &sleeper("next"));
     seen.wait_pod("next", SLOW, |pod| pod.running().count() == 1);
     assert_eq!(wait_node(&node, true), "");
-    wait_log(&node, 'W', &["does not give the status of sandbox", "device or resource busy"]);
+    wait_log(&node, 'W', &["does not return the status of sandbox", "device or resource busy"]);
 
     drop(twice);
     seen.wait_pod("bad", SLOW, |pod| pod.sandboxes.is_empty());

@@ -188,7 +188,7 @@ fn a_sandbox_whose_status_is_refused_costs_its_own_pod() {
     // The bad one says what is wrong, and what runs of it is left alone.
     let why = wait("the reason", LONG, || {
         let why = told(&node, &["why", "bad"]);
-        let says = ["does not give the status of sandbox", NETNS_IS_BUSY, "FailedPodSandBoxStatus"];
+        let says = ["does not return the status of sandbox", NETNS_IS_BUSY, "FailedPodSandBoxStatus"];
         if says.iter().all(|words| why.contains(words)) { Ok(why) } else { Err(why) }
     });
     assert!(why.contains("next attempt"), "{why}");
@@ -196,7 +196,7 @@ fn a_sandbox_whose_status_is_refused_costs_its_own_pod() {
         Some(tries) if tries > 2 => Ok(()),
         tries => Err(format!("{tries:?}")),
     });
-    let lines = node.agent.log().lines().filter(|line| line.contains("does not give the status of")).count();
+    let lines = node.agent.log().lines().filter(|line| line.contains("does not return the status of")).count();
     assert_eq!(lines, 1, "told once:\n{}", node.agent.log_tail());
     let kept = seen.running();
     assert_eq!((&kept["bad"], &kept["steady"]), (&before["bad"], &before["steady"]));

@@ -57,7 +57,7 @@ fn a_manifest_appears_changes_and_disappears() {
     assert_eq!(second["metadata"]["name"], "web-node");
     assert_eq!(restarts(&second, "c"), 0);
     let why = said(&node.agent, &["why", "web"]);
-    assert!(why.contains("is Running.") && why.contains("all that was wanted is running"), "{why}");
+    assert!(why.contains("is Running.") && why.contains("all its containers are running"), "{why}");
     wait("the first pod's objects to go", SLOW, || {
         let containers = node.runtime.containers();
         if containers.len() == 2 { Ok(()) } else { Err(format!("{containers:?}")) }
@@ -257,7 +257,7 @@ fn a_pod_that_comes_back_while_it_ends_counts_a_restart() {
         word => Err(word),
     });
     let why = said(&node.agent, &["why", "again"]);
-    assert!(why.contains("container c: is being stopped, with 5m of grace"), "{why}");
+    assert!(why.contains("container c: is being stopped with a grace period of 5m"), "{why}");
     node.agent.write_manifest("again", &text);
     // What comes later in the same directory has been seen, so it has been too.
     node.agent.write_manifest("later", &simple("later"));

@@ -48,7 +48,7 @@ fn calls_that_hang_hurt_only_their_pods() {
     for (pod_name, words) in [
         ("stage", waits),
         ("publish", waits),
-        ("unpublish", "its volumes are being taken away: data"),
+        ("unpublish", "its volumes are being unmounted: data"),
         ("unstage", waits),
     ] {
         wait(&format!("{pod_name} to say what it waits for"), SLOW, || match why(&member, pod_name) {
@@ -197,7 +197,7 @@ fn a_dead_server_behind_a_volume_holds_up_its_own_pod_only() {
     let unpublished = driver.begun("Unpublish");
     cluster.kubectl(&["delete", "pod", "hung", "--namespace", &namespace, "--wait=false"]);
     wait("the pod to be torn down", 3 * SLOW, || match why(&member, "hung") {
-        said if said.contains("its volumes are being taken away: data") => Ok(()),
+        said if said.contains("its volumes are being unmounted: data") => Ok(()),
         said => Err(said),
     });
     assert_eq!(driver.begun("Unpublish"), unpublished);

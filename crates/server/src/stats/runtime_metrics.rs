@@ -86,7 +86,7 @@ fn help(text: &str) -> String {
     text.replace('\\', "\\\\").replace('\n', "\\n")
 }
 
-/// Names as the text format wants them, each label once.
+/// Names as the text format wants them, each label once, and none of those that are reserved (`__name__`).
 fn is_sound(descriptor: &MetricDescriptor) -> bool {
     let is_name = |name: &str, more: &[char]| {
         let may_begin = |one: char| one.is_ascii_alphabetic() || one == '_' || more.contains(&one);
@@ -94,7 +94,9 @@ fn is_sound(descriptor: &MetricDescriptor) -> bool {
     };
     let keys = &descriptor.label_keys;
     let once: BTreeSet<&String> = keys.iter().collect();
-    is_name(&descriptor.name, &[':']) && keys.iter().all(|key| is_name(key, &[])) && once.len() == keys.len()
+    is_name(&descriptor.name, &[':'])
+        && keys.iter().all(|key| is_name(key, &[]) && !key.starts_with("__"))
+        && once.len() == keys.len()
 }
 
 #[cfg(test)]

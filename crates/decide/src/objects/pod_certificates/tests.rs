@@ -190,7 +190,7 @@ fn a_certificate_that_should_be_refreshed_already_is_used_for_a_while() {
     assert_eq!(effects, ["timer 6000"], "as long as the signer meant");
     let mut all = asked();
     all.read(&[request("r1", issued(1000, 2000))], at(5000));
-    assert_eq!(show(&all.due(&source(), at(5000)))[0], "timer 6000", "even of one that has ended");
+    assert_eq!(show(&all.due(&source(), at(5000)))[0], "timer 5600", "one that has ended is replaced soon");
     let mut all = asked();
     all.read(&[request("r1", issued(1, 2))], at(5000));
     assert_eq!(show(&all.due(&source(), at(5000)))[0], "timer 5060", "no storm");

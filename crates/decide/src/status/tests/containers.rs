@@ -445,7 +445,7 @@ fn mounts_of_image_volumes_tell_their_image_with_the_gate_once_the_runtime_told_
     let references = |gate: bool, told: &[(&str, &str)]| {
         let spec = json!({
             "containers": [{"name": "c", "volumeMounts": [
-                {"name": "image", "mountPath": "/image"}, {"name": "data", "mountPath": "/data"},
+                {"name": "image", "mountPath": "image"}, {"name": "data", "mountPath": "/data"},
             ]}],
             "volumes": [{"name": "image", "image": {"reference": "a/b:1"}}, {"name": "data", "emptyDir": {}}],
         });
