@@ -239,7 +239,7 @@ fn attached_to_what_runs() {
 
     // A container with a terminal of its own: what is typed is echoed by it, and it has a size.
     let script = "read word; echo got $word; test -t 0 || exit 9; \
-                  until size=$(stty size 2>/dev/null); do sleep 0.1; done; echo terminal $size; read word";
+                  until size=$(stty size 2>/dev/null); test -n \"$size\"; do sleep 0.1; done; echo terminal $size; read word";
     let container = json!({ "command": ["sh", "-c", script], "stdin": true, "tty": true });
     for (name, websocket) in [("screen", true), ("screen-older", false)] {
         member.start(name, container.clone());
