@@ -196,7 +196,8 @@ fn a_sandbox_whose_status_is_refused_costs_its_own_pod() {
         Some(tries) if tries > 2 => Ok(()),
         tries => Err(format!("{tries:?}")),
     });
-    let lines = node.agent.log().lines().filter(|line| line.contains("does not return the status of")).count();
+    let lines =
+        node.agent.log().lines().filter(|line| line.contains("does not return the status of")).count();
     assert_eq!(lines, 1, "told once:\n{}", node.agent.log_tail());
     let kept = seen.running();
     assert_eq!((&kept["bad"], &kept["steady"]), (&before["bad"], &before["steady"]));
