@@ -5,7 +5,7 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source=hack/env.sh
 . "$here/env.sh"
 
-# wrong_usage: for an option that nobody knows; --help is none.
+# wrong_usage: for an unknown option, and for --help.
 wrong_usage() {
     if [[ ${1:-} == --help ]]; then
         usage
@@ -23,8 +23,8 @@ runtime_parts() {
     "$here/parts" images >/dev/null
 }
 
-# build_rubelet <profile>: the agent that benchmarks look at, into RUBELET_BENCH_RUBELET, and into `watching` the profile of
-# the benchmarks themselves. They only watch: linking them as what ships takes minutes each.
+# build_rubelet <profile>: sets RUBELET_BENCH_RUBELET to the measured agent, and `watching` to the profile of the benchmarks
+# themselves, which need no fat LTO: linking them that way takes minutes each.
 build_rubelet() {
     local directory=$1
     watching=$1

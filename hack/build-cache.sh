@@ -1,12 +1,12 @@
 # shellcheck shell=bash
-# A build directory outside the tree, for hack/test: other crates are compiled once for a machine, and not once for a
-# clone. A developer's own cargo goes on compiling in target/.
+# A build directory outside the tree, for hack/test: third-party crates are compiled once for a machine, not once for a
+# clone. Cargo by itself still compiles in target/.
 
-# use_build_cache: from now on cargo compiles there, unless another run does.
+# use_build_cache: from now on cargo compiles there, unless another run uses it.
 #
 # Cargo knows crates of the workspace by name and takes what is not newer than its last build as built, so it would mix
-# up two clones. What was compiled of our own crates is therefore forgotten when another tree compiled last. Incremental
-# data may stay: the compiler compares contents.
+# up two clones. The results for our own crates are therefore discarded when another tree compiled last. Incremental
+# data may stay, because the compiler compares contents.
 use_build_cache() {
     local dir
     dir=$CACHE/build-$(rustc -vV | sed -n 's/^release: //p; s/^commit-hash: \(.\{8\}\).*/\1/p' | paste -sd-)
@@ -19,7 +19,7 @@ use_build_cache() {
     export CARGO_BUILD_BUILD_DIR=$dir
 }
 
-# For as long as this script lives. A lock on a file would be inherited by whatever it leaves running.
+# Until this script ends. A lock on a file would be inherited by processes that it leaves running.
 claim_build_cache() {
     [[ ! -s $1/user ]] || ! is_alive "$(<"$1/user")" || return 1
     echo "$$:$(started_at $$)" >"$1/user"
@@ -47,7 +47,7 @@ forget_other_tree() {
     echo "$tree" >"$dir/tree"
 }
 
-# Old versions of crates pile up; nothing tells which of them is still wanted.
+# Old versions of crates accumulate, and nothing shows which of them are still used.
 readonly MOST_CACHED_MIB=20000
 prune_build_cache() {
     [[ $(du -sm "$1" | cut -f1) -le $MOST_CACHED_MIB ]] || find "$1" -mindepth 1 -maxdepth 1 -type d -exec rm -rf {} +

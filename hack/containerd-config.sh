@@ -48,7 +48,7 @@ younger_runc() {
 TEXT
 }
 
-# Left out because they cost start-up time, speak outside of <dir>, or both.
+# Left out because they take time at the start, use paths outside of <dir>, or both.
 unused_plugins() {
     local version=$1 snapshotter=$2 unused=(snapshotter.v1.btrfs snapshotter.v1.zfs snapshotter.v1.devmapper)
     case $version in

@@ -29,7 +29,7 @@ locked() {
     ) 9>"$CACHE/$name.lock"
 }
 
-# The start time tells a process from a later one with the same pid.
+# The start time distinguishes a process from a later one with the same pid.
 started_at() {
     local stat fields
     { stat=$(<"/proc/$1/stat"); } 2>/dev/null || return 0

@@ -6,7 +6,7 @@ CONTROL_PLANE=(kube-apiserver kube-controller-manager kube-scheduler kubectl)
 # For comparisons with the upstream kubelet only: no test needs them.
 # shellcheck disable=SC2034
 NODE_PROGRAMS=("${CONTROL_PLANE[@]}" kubelet kubeadm)
-# Upstream's node suite, what runs it, and programs for the images that it pulls.
+# Upstream's node suite, its test runner, and programs for the images that it pulls.
 # shellcheck disable=SC2034
 SUITE_PROGRAMS=(e2e_node.test ginkgo agnhost sample-device-plugin nonewprivs)
 
@@ -28,7 +28,7 @@ missing_programs() {
     done
 }
 
-# One after the other, each put in place whole: a build that is cut short goes on where it was.
+# One after the other, each moved into place when complete: an interrupted build continues there.
 build_kubernetes() {
     local dir=$1 go work program start=$SECONDS programs
     mapfile -t programs < <(missing_programs "$@")
@@ -109,6 +109,11 @@ protocol_paths() {
     done <<'TEXT'
 cri k8s.io/cri-api pkg/apis/runtime/v1
 registration k8s.io/kubelet pkg/apis/pluginregistration/v1
+pods k8s.io/kubelet pkg/apis/pods/v1alpha1
+core k8s.io/api core/v1
+core k8s.io/apimachinery pkg/apis/meta/v1
+core k8s.io/apimachinery pkg/api/resource
+core k8s.io/apimachinery pkg/util/intstr
 csi github.com/container-storage-interface/spec lib/go/csi
 containerd github.com/containerd/containerd/api services/events/v1
 containerd github.com/containerd/containerd/api types
@@ -120,14 +125,14 @@ otlp go.opentelemetry.io/proto/otlp resource/v1
 TEXT
 }
 
-# Whoever builds may have other settings for their own work. The pinned module and its checksums rule.
+# The user's own Go settings must not matter: the pinned module and its checksums count.
 go_run() {
     local go=$1
     shift
     (cd "$here/${module:-kubernetes}" && CGO_ENABLED=0 GOWORK=off GOFLAGS=-mod=readonly nice -n 19 "$go" "$@" </dev/null)
 }
 
-# What upstream's release build stamps, as far as a published module can tell.
+# The version that upstream's release build sets, as far as a published module has it.
 kubernetes_stamp() {
     local version package number
     version=$(kubernetes_version)

@@ -1,31 +1,15 @@
-//! Compiles our protos without protoc: the client for the crate, and the server for its tests' false runtimes.
+//! The client for the crate, and the server for its tests' false runtimes.
 
-use std::path::PathBuf;
+use protos::Side;
 
-const PROTOS: [&str; 2] = ["proto/runtime.proto", "proto/containerd_events.proto"];
+const FILES: [&str; 2] = ["runtime.proto", "containerd_events.proto"];
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    println!("cargo:rerun-if-changed=proto");
-    let descriptors = protox::compile(PROTOS, ["proto"])?;
-    let out = PathBuf::from(std::env::var("OUT_DIR")?);
-    for (side, is_server) in [("client", false), ("server", true)] {
-        let directory = out.join(side);
-        std::fs::create_dir_all(&directory)?;
-        let mut build = tonic_prost_build::configure();
-        if is_server {
-            // Tests compare what arrives with what was sent, by name.
-            build = build.message_attribute(".runtime", "#[derive(serde::Serialize, serde::Deserialize)]");
-            build = build.message_attribute(".runtime", "#[serde(default)]");
-        }
-        build
-            .build_client(!is_server)
-            .build_server(is_server)
-            // A server that knows only some calls answers Unimplemented to the others.
-            .generate_default_stubs(true)
-            // Ordered, so that the same value is always the same bytes.
-            .btree_map(".")
-            .out_dir(directory)
-            .compile_fds(descriptors.clone())?;
-    }
-    Ok(())
+    protos::compile_with("proto", &FILES, &[Side::Client, Side::Server], |side, builder| match side {
+        Side::Client => builder,
+        // Tests compare what arrives with what was sent, by name.
+        Side::Server => builder
+            .message_attribute(".runtime", "#[derive(serde::Serialize, serde::Deserialize)]")
+            .message_attribute(".runtime", "#[serde(default)]"),
+    })
 }

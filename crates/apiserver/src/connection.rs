@@ -188,13 +188,10 @@ impl Connection {
                 () = watch.changed(&files) => {}
             }
             match self.reload() {
-                Ok(true) => tracing::info!("the identity towards the API server changed: connecting anew"),
+                Ok(true) => tracing::info!("the API server credentials changed: reconnecting"),
                 Ok(false) => {}
                 Err(error) => {
-                    tracing::warn!(
-                        "going on with the old identity towards the API server: {}",
-                        error_chain(&error)
-                    );
+                    tracing::warn!("keeping the previous API server credentials: {}", error_chain(&error));
                 }
             }
         }

@@ -20,7 +20,7 @@ impl FileWatch {
     pub fn new() -> Self {
         let events = Inotify::init().and_then(|inotify| inotify.into_event_stream([0; 4096]));
         if let Err(error) = &events {
-            tracing::warn!("changes of certificate files are seen late: inotify: {error}");
+            tracing::warn!("inotify is not available, polling certificate files: {error}");
         }
         Self { events: events.ok() }
     }

@@ -37,9 +37,33 @@ mod parts {
     use super::{FieldFilter, IDENTITY};
 
     const ALL: FieldFilter = FieldFilter::Whole;
-    /// Everything but the metadata that the codec always leaves out. The status of nodes and claims is compared with
-    /// the status that the agent wants, so no field of it may be missing.
+    /// Everything but the metadata that the codec always leaves out.
     pub const WHOLE: FieldFilter = FieldFilter::Whole;
+    /// The status is compared with the status that the agent wants, and the difference is sent, so every field that the
+    /// agent writes is needed, and the conditions of others as well: a patch tells their order.
+    pub const NODE: FieldFilter = FieldFilter::Except(&[("spec", NODE_SPEC), ("status", NODE_STATUS)]);
+    const NODE_SPEC: FieldFilter = FieldFilter::Only(&[
+        ("podCIDR", ALL),
+        ("podCIDRs", ALL),
+        ("providerID", ALL),
+        ("taints", ALL),
+        ("unschedulable", ALL),
+    ]);
+    const NODE_STATUS: FieldFilter =
+        FieldFilter::Except(&[("config", FieldFilter::Skip), ("phase", FieldFilter::Skip)]);
+    /// The status is compared as that of a node, when a volume has grown.
+    pub const CLAIM: FieldFilter = FieldFilter::Except(&[("spec", CLAIM_SPEC), ("status", CLAIM_STATUS)]);
+    const CLAIM_SPEC: FieldFilter = FieldFilter::Only(&[
+        ("accessModes", ALL),
+        ("resources", ALL),
+        ("storageClassName", ALL),
+        ("volumeMode", ALL),
+        ("volumeName", ALL),
+    ]);
+    const CLAIM_STATUS: FieldFilter = FieldFilter::Except(&[
+        ("currentVolumeAttributesClassName", FieldFilter::Skip),
+        ("modifyVolumeStatus", FieldFilter::Skip),
+    ]);
     /// The service environment variables of containers are made of these.
     pub const SERVICE: FieldFilter = FieldFilter::Only(&[("metadata", IDENTITY), ("spec", SERVICE_SPEC)]);
     const SERVICE_SPEC: FieldFilter = FieldFilter::Only(&[("clusterIP", ALL), ("ports", SERVICE_PORT)]);
@@ -107,10 +131,39 @@ struct Named {
     metadata: ObjectIdentity,
 }
 
-/// The metadata that every object has, even if the rest can't be decoded. An object without it has an empty identity.
+/// The metadata that every object has, even if the rest can't be decoded. Of metadata that can't be decoded, the fields
+/// that can: the version is needed to step past the object. An object without them has an empty identity.
 fn identity(object: &[u8]) -> ObjectIdentity {
     const NAMED: FieldFilter = FieldFilter::Only(&[("metadata", IDENTITY)]);
-    codec::decode::<Named>(object, NAMED).map(|named| named.metadata).unwrap_or_default()
+    const FIELDS: [FieldFilter; 4] = [
+        FieldFilter::Only(&[("metadata", FieldFilter::Only(&[("namespace", FieldFilter::Whole)]))]),
+        FieldFilter::Only(&[("metadata", FieldFilter::Only(&[("name", FieldFilter::Whole)]))]),
+        FieldFilter::Only(&[("metadata", FieldFilter::Only(&[("uid", FieldFilter::Whole)]))]),
+        FieldFilter::Only(&[("metadata", FieldFilter::Only(&[("resourceVersion", FieldFilter::Whole)]))]),
+    ];
+    let decode = |filter| codec::decode::<Named>(object, filter).map(|named| named.metadata);
+    decode(NAMED).unwrap_or_else(|_| {
+        let [namespace, name, uid, version] = FIELDS.map(|field| decode(field).unwrap_or_default());
+        ObjectIdentity {
+            namespace: namespace.namespace,
+            name: name.name,
+            uid: uid.uid,
+            resource_version: version.resource_version,
+        }
+    })
+}
+
+/// A deleted object need not be decodable, but it has to be known which one it was.
+fn deleted(object: &[u8]) -> Result<ObjectIdentity, WatchLineError> {
+    let identity = identity(object);
+    if identity.name.is_empty() {
+        return Err(malformed("a deleted object without a name"));
+    }
+    Ok(identity)
+}
+
+fn malformed(message: impl std::fmt::Display) -> WatchLineError {
+    WatchLineError::Malformed(serde::de::Error::custom(message))
 }
 
 fn unreadable(object: &[u8], error: &CodecError) -> UnreadableObject {
@@ -147,7 +200,7 @@ fn event<T>(line: &[u8], read: fn(&[u8]) -> Result<T, CodecError>) -> Result<Wat
     Ok(match &*line.event_type {
         "ADDED" => event(WatchEvent::Added),
         "MODIFIED" => event(WatchEvent::Modified),
-        "DELETED" => WatchEvent::Deleted(identity(object)),
+        "DELETED" => WatchEvent::Deleted(deleted(object)?),
         "ERROR" => return Err(WatchLineError::ErrorStatus(serde_json::from_slice(object)?)),
         "BOOKMARK" => {
             let metadata = serde_json::from_slice::<MetadataOnly>(object)?.metadata;
@@ -155,10 +208,7 @@ fn event<T>(line: &[u8], read: fn(&[u8]) -> Result<T, CodecError>) -> Result<Wat
                 metadata.annotations.is_some_and(|all| all.get(INITIAL_END).is_some_and(|v| v == "true"));
             WatchEvent::Bookmark { resource_version: metadata.resource_version, ends_initial_events: ends }
         }
-        other => {
-            let message = format!("unknown watch event {other:?}");
-            return Err(WatchLineError::Malformed(serde::de::Error::custom(message)));
-        }
+        other => return Err(malformed(format!("unknown watch event {other:?}"))),
     })
 }
 
@@ -192,7 +242,7 @@ macro_rules! listing {
 pub use codec::pod_from_json as pod;
 
 reading! {
-    Node, node, WHOLE;
+    Node, node, NODE;
     CSINode, csi_node, WHOLE;
     ConfigMap, config_map, CONFIG_MAP;
     Secret, secret, SECRET;
@@ -201,7 +251,7 @@ reading! {
     RuntimeClass, runtime_class, NAMED_SPEC;
     CsiDriver, csi_driver, NAMED_SPEC;
     ClusterTrustBundle, trust_bundle, TRUST_BUNDLE;
-    PersistentVolumeClaim, claim, WHOLE;
+    PersistentVolumeClaim, claim, CLAIM;
     PersistentVolume, persistent_volume, PERSISTENT_VOLUME;
     VolumeAttachment, volume_attachment, WHOLE;
     CertificateSigningRequest, signing_request, WHOLE;

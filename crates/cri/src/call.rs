@@ -4,11 +4,12 @@ use std::error::Error;
 use std::path::Path;
 use std::time::Duration;
 
+use model::GrpcCode;
 use model::text_limits::{TextLimit, truncate_text};
 use ports::{RuntimeError, Span, SpanKind, Tracing};
 use tonic::{Code, Request, Response, Status};
 
-use crate::lists::StreamRefusal;
+use crate::stream_refusal::StreamRefusal;
 
 /// containerd's message, with code Unknown, while its CRI plugin still restores its state after a start.
 const NOT_INITIALIZED: &str = "server is not initialized yet";
@@ -110,15 +111,19 @@ pub(crate) fn classify(
         Code::Unknown if message == NOT_INITIALIZED => RuntimeError::Unavailable { call, message },
         Code::DeadlineExceeded => RuntimeError::TimedOut { call, after: deadline },
         Code::Unimplemented => RuntimeError::Unsupported { call },
-        code => RuntimeError::Failed { call, code: code as i32, message },
+        code => RuntimeError::Failed { call, code: grpc_code(code), message },
     }
+}
+
+fn grpc_code(code: Code) -> GrpcCode {
+    GrpcCode::of_number(code as i32).unwrap_or(GrpcCode::Unknown)
 }
 
 /// An answer that violates the CRI.
 pub(crate) fn malformed(call: &'static str, what: &str) -> RuntimeError {
     RuntimeError::Failed {
         call,
-        code: Code::Internal as i32,
+        code: GrpcCode::Internal,
         message: format!("runtime answered without {what}"),
     }
 }

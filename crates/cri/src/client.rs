@@ -9,9 +9,10 @@ use tonic::transport::Channel;
 
 use crate::call::CallTarget;
 use crate::endpoint::{EndpointError, MAX_MESSAGE, Socket};
-use crate::lists::StreamRefusal;
+use crate::invalid_entries::InvalidEntryLog;
 use crate::pb::image_service_client::ImageServiceClient;
 use crate::pb::runtime_service_client::RuntimeServiceClient;
+use crate::stream_refusal::StreamRefusal;
 
 /// Calls a CRI runtime and its image service. Cheap to clone: clones share their connections.
 #[derive(Clone, Debug)]
@@ -21,6 +22,7 @@ pub struct CriClient {
     pub(crate) runtime_socket: Arc<Path>,
     pub(crate) image_socket: Arc<Path>,
     pub(crate) request_timeout: Duration,
+    pub(crate) invalid_entries: InvalidEntryLog,
     tracing: Tracing,
     list_streaming: bool,
     runtime_refusal: StreamRefusal,
@@ -57,6 +59,7 @@ impl CriClient {
             runtime_socket: PathBuf::from(runtime_socket.path()).into(),
             image_socket: PathBuf::from(image_socket.path()).into(),
             request_timeout,
+            invalid_entries: InvalidEntryLog::default(),
             tracing: Tracing::default(),
             list_streaming: false,
             runtime_refusal,

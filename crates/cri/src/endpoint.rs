@@ -6,7 +6,7 @@ use hyper_util::rt::TokioIo;
 use tokio::net::UnixStream;
 use tonic::transport::{Channel, Endpoint, Uri};
 
-use crate::lists::StreamRefusal;
+use crate::stream_refusal::StreamRefusal;
 
 /// The largest message that we take, as the reference does: lists of a full node go beyond gRPC's own 4 MiB.
 pub(crate) const MAX_MESSAGE: usize = 16 * 1024 * 1024;

@@ -2,6 +2,8 @@
 //! answer without what the interface demands is refused by name (`Err` says what is missing), an unknown number
 //! takes the meaning that does least, and nothing panics.
 
+use std::fmt;
+
 use model::cri as m;
 use model::observed::{ContainerState, ObservedUser};
 use model::text_limits::{TextLimit, truncate_text};
@@ -9,11 +11,41 @@ use ports::{ContainerInfo, ContainerStatus, SandboxInfo, SandboxStatus};
 
 use crate::pb;
 
-/// Names the part that an answer lacks.
-pub(crate) type MissingField = &'static str;
+/// No RuntimeClass can name a handler with a longer name: it is a DNS label.
+const LONGEST_HANDLER_NAME: usize = 63;
+/// All handlers are shown in the Node's status.
+const MAX_HANDLERS: usize = 256;
 
-fn required(value: String, what: MissingField) -> Result<String, MissingField> {
-    if value.is_empty() { Err(what) } else { Ok(value) }
+/// The part that an answer lacks.
+#[derive(Debug)]
+pub(crate) struct MissingField {
+    pub what: &'static str,
+    /// The id or name of the object that lacks it, as far as the answer tells it.
+    pub of: String,
+}
+
+impl From<&'static str> for MissingField {
+    fn from(what: &'static str) -> Self {
+        Self { what, of: String::new() }
+    }
+}
+
+impl fmt::Display for MissingField {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.of.as_str() {
+            "" => write!(to, "an entry lacks {}", self.what),
+            of => write!(to, "{of:?} lacks {}", self.what),
+        }
+    }
+}
+
+fn required(value: String, what: &'static str) -> Result<String, MissingField> {
+    if value.is_empty() { Err(what.into()) } else { Ok(value) }
+}
+
+/// The same for a part of an entry that is identified by `of` without it.
+fn required_of(value: String, what: &'static str, of: &str) -> Result<String, MissingField> {
+    if value.is_empty() { Err(MissingField { what, of: of.to_owned() }) } else { Ok(value) }
 }
 
 /// An unknown sandbox state is not known to be ready.
@@ -32,10 +64,10 @@ fn container_state(state: i32) -> ContainerState {
 
 pub(crate) fn version(v: pb::VersionResponse) -> m::RuntimeVersion {
     m::RuntimeVersion {
-        version: v.version,
-        runtime_name: v.runtime_name,
-        runtime_version: v.runtime_version,
-        runtime_api_version: v.runtime_api_version,
+        version: truncate_text(v.version, TextLimit::Name),
+        runtime_name: truncate_text(v.runtime_name, TextLimit::Name),
+        runtime_version: truncate_text(v.runtime_version, TextLimit::Name),
+        runtime_api_version: truncate_text(v.runtime_api_version, TextLimit::Name),
     }
 }
 
@@ -46,15 +78,17 @@ pub(crate) fn status(answer: pb::StatusResponse) -> Result<m::RuntimeStatus, Mis
             .conditions
             .into_iter()
             .map(|c| m::RuntimeCondition {
-                r#type: c.r#type,
+                r#type: truncate_text(c.r#type, TextLimit::Name),
                 status: c.status,
-                reason: c.reason,
+                reason: truncate_text(c.reason, TextLimit::Name),
                 message: truncate_text(c.message, TextLimit::RuntimeMessage),
             })
             .collect(),
         handlers: answer
             .runtime_handlers
             .into_iter()
+            .filter(|h| h.name.len() <= LONGEST_HANDLER_NAME)
+            .take(MAX_HANDLERS)
             .map(|h| {
                 let features = h.features.unwrap_or_default();
                 m::RuntimeHandler {
@@ -70,9 +104,11 @@ pub(crate) fn status(answer: pb::StatusResponse) -> Result<m::RuntimeStatus, Mis
 }
 
 pub(crate) fn sandbox_info(s: pb::PodSandbox) -> Result<SandboxInfo, MissingField> {
-    let metadata = s.metadata.ok_or("metadata of a sandbox")?;
+    let Some(metadata) = s.metadata else {
+        return Err(MissingField { what: "metadata of a sandbox", of: s.id });
+    };
     Ok(SandboxInfo {
-        id: required(s.id, "the id of a sandbox")?.into(),
+        id: required_of(s.id, "the id of a sandbox", &metadata.name)?.into(),
         name: metadata.name,
         namespace: metadata.namespace,
         uid: metadata.uid.into(),
@@ -89,7 +125,7 @@ pub(crate) fn sandbox_status(answer: pb::PodSandboxStatusResponse) -> Result<San
     let s = answer.status.ok_or("status")?;
     let metadata = s.metadata.ok_or("metadata")?;
     if s.created_at == 0 {
-        return Err("time of creation");
+        return Err("time of creation".into());
     }
     let has_network = s.network.is_some();
     Ok(SandboxStatus {
@@ -145,9 +181,11 @@ fn id_mapping(i: pb::IdMapping) -> m::IdMapping {
 }
 
 pub(crate) fn container_info(c: pb::Container) -> Result<ContainerInfo, MissingField> {
-    let metadata = c.metadata.ok_or("metadata of a container")?;
+    let Some(metadata) = c.metadata else {
+        return Err(MissingField { what: "metadata of a container", of: c.id });
+    };
     Ok(ContainerInfo {
-        id: required(c.id, "the id of a container")?.into(),
+        id: required_of(c.id, "the id of a container", &metadata.name)?.into(),
         sandbox_id: c.pod_sandbox_id.into(),
         name: metadata.name,
         attempt: metadata.attempt,
@@ -165,7 +203,7 @@ pub(crate) fn container_status(answer: pb::ContainerStatusResponse) -> Result<Co
     let s = answer.status.ok_or("status")?;
     let metadata = s.metadata.ok_or("metadata")?;
     if s.created_at == 0 {
-        return Err("time of creation");
+        return Err("time of creation".into());
     }
     Ok(ContainerStatus {
         id: required(s.id, "id")?.into(),
@@ -240,7 +278,7 @@ fn image_spec(i: pb::ImageSpec) -> m::ImageSpec {
 
 pub(crate) fn image(i: pb::Image) -> Result<m::Image, MissingField> {
     Ok(m::Image {
-        id: required(i.id, "the id of an image")?,
+        id: required_of(i.id, "the id of an image", i.repo_tags.first().map_or("", String::as_str))?,
         repo_tags: i.repo_tags,
         repo_digests: i.repo_digests,
         size: i.size,
@@ -302,7 +340,7 @@ pub(crate) fn container_stats(s: pb::ContainerStats) -> Result<m::ContainerStats
     let attributes = s.attributes.ok_or("attributes of stats")?;
     let metadata = attributes.metadata.unwrap_or_default();
     Ok(m::ContainerStats {
-        id: required(attributes.id, "the id of a container")?,
+        id: required_of(attributes.id, "the id of a container", &metadata.name)?,
         name: metadata.name,
         attempt: metadata.attempt,
         labels: attributes.labels,
@@ -325,7 +363,9 @@ fn interface_stats(i: pb::NetworkInterfaceUsage) -> m::InterfaceStats {
 /// A container without attributes is left out, and the sandbox keeps the others.
 pub(crate) fn sandbox_stats(s: pb::PodSandboxStats) -> Result<m::SandboxStats, MissingField> {
     let attributes = s.attributes.ok_or("attributes of stats")?;
-    let linux = s.linux.ok_or("stats of Linux")?;
+    let Some(linux) = s.linux else {
+        return Err(MissingField { what: "stats of Linux", of: attributes.id });
+    };
     let network = linux.network.unwrap_or_default();
     Ok(m::SandboxStats {
         id: required(attributes.id, "the id of a sandbox")?,
@@ -343,11 +383,57 @@ pub(crate) fn metric_descriptor(d: pb::MetricDescriptor) -> Result<m::MetricDesc
 }
 
 pub(crate) fn metric(x: pb::Metric) -> Result<m::Metric, MissingField> {
-    Ok(m::Metric {
-        name: required(x.name, "the name of a metric")?,
-        timestamp: x.timestamp,
-        is_gauge: x.metric_type == pb::MetricType::Gauge as i32,
-        label_values: x.label_values,
-        value: number(x.value).ok_or("the value of a metric")?,
-    })
+    let name = required(x.name, "the name of a metric")?;
+    let Some(value) = number(x.value) else {
+        return Err(MissingField { what: "the value of a metric", of: name });
+    };
+    let is_gauge = x.metric_type == pb::MetricType::Gauge as i32;
+    Ok(m::Metric { name, timestamp: x.timestamp, is_gauge, label_values: x.label_values, value })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_texts_about_the_runtime_itself_are_cut() {
+        let long = || "x".repeat(10 << 20);
+        let answer = pb::StatusResponse {
+            status: Some(pb::RuntimeStatus {
+                conditions: vec![
+                    pb::RuntimeCondition {
+                        r#type: "RuntimeReady".into(),
+                        status: false,
+                        reason: long(),
+                        message: long(),
+                    },
+                    pb::RuntimeCondition { r#type: long(), ..Default::default() },
+                ],
+            }),
+            runtime_handlers: [long(), "runc".into(), String::new()]
+                .map(|name| pb::RuntimeHandler { name, features: None })
+                .into(),
+            ..Default::default()
+        };
+        let status = status(answer).unwrap();
+        let lengths: Vec<_> =
+            status.conditions.iter().map(|c| (c.r#type.len(), c.reason.len(), c.message.len())).collect();
+        let (name, message) = (TextLimit::Name.bytes(), TextLimit::RuntimeMessage.bytes());
+        assert_eq!(status.conditions[0].r#type, "RuntimeReady");
+        assert!(lengths.iter().all(|l| l.0 <= name && l.1 <= name && l.2 <= message), "{lengths:?}");
+        let handlers: Vec<_> = status.handlers.iter().map(|handler| handler.name.as_str()).collect();
+        assert_eq!(handlers, ["runc", ""]);
+
+        let version = version(pb::VersionResponse {
+            version: long(),
+            runtime_name: long(),
+            runtime_version: long(),
+            runtime_api_version: long(),
+        });
+        for text in
+            [version.version, version.runtime_name, version.runtime_version, version.runtime_api_version]
+        {
+            assert!(text.len() <= name, "{}", text.len());
+        }
+    }
 }

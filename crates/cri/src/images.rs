@@ -8,7 +8,6 @@ use crate::call::{call, malformed};
 use crate::client::CriClient;
 use crate::from_wire;
 use crate::lists::list;
-use crate::runtime::valid_entries;
 use crate::{pb, to_wire};
 
 /// `rpc!(self, "Name", method, deadline, request)`: the answer, or the error of that call.
@@ -28,7 +27,7 @@ impl Images for CriClient {
             "StreamImages" stream_images(pb::StreamImagesRequest {}) images,
             "ListImages" list_images(pb::ListImagesRequest {}) images
         )?;
-        Ok(valid_entries("ListImages", images, from_wire::image))
+        Ok(self.invalid_entries.valid_entries("ListImages", true, images, from_wire::image))
     }
 
     async fn image_status(&self, image: &ImageSpec) -> Result<Option<Image>, RuntimeError> {
@@ -36,7 +35,7 @@ impl Images for CriClient {
         let request = pb::ImageStatusRequest { image: Some(to_wire::image_spec(image)), verbose: false };
         let answer = rpc!(self, "ImageStatus", image_status, deadline, request)?;
         let image = answer.image.map(from_wire::image).transpose();
-        image.map_err(|missing| malformed("ImageStatus", missing))
+        image.map_err(|missing| malformed("ImageStatus", missing.what))
     }
 
     async fn pull_image(

@@ -23,8 +23,10 @@ mod from_wire;
 pub mod fuzzing;
 mod hints;
 mod images;
+mod invalid_entries;
 mod lists;
 mod runtime;
+mod stream_refusal;
 mod to_wire;
 
 pub use client::CriClient;

@@ -9,10 +9,6 @@
 //! A service that lacks one of the streams is asked for none of them until its connection is made anew: another runtime may
 //! be there then.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-
-use ports::RuntimeError;
 use prost::Message;
 use tonic::{Response, Status, Streaming};
 
@@ -22,34 +18,6 @@ use crate::endpoint::MAX_MESSAGE;
 const MAX_LIST: usize = 16 * MAX_MESSAGE;
 /// An entry takes more room in memory than on the wire, an empty one a hundred times as much.
 const MAX_ENTRIES: usize = 200_000;
-
-/// Whether a service said, on its present connection, that it has no streams of lists.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct StreamRefusal(Arc<AtomicBool>);
-
-impl StreamRefusal {
-    pub fn is_set(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
-    }
-
-    pub fn forget(&self) {
-        self.0.store(false, Ordering::Relaxed);
-    }
-
-    /// `None` when the call is not implemented: then the plain list is to be asked for, now and later.
-    pub fn or_note<T>(
-        &self,
-        call: &'static str,
-        answer: Result<T, RuntimeError>,
-    ) -> Option<Result<T, RuntimeError>> {
-        if matches!(answer, Err(RuntimeError::Unsupported { .. })) {
-            tracing::info!(call, "the runtime has no streams of lists; plain lists are asked for");
-            self.0.store(true, Ordering::Relaxed);
-            return None;
-        }
-        Some(answer)
-    }
-}
 
 /// Puts the parts together. A stream that breaks off gives nothing: what is missing can't be told.
 pub(crate) async fn collect<P: Message, T>(

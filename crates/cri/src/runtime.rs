@@ -104,6 +104,7 @@ impl Runtime for CriClient {
     }
 
     async fn list_pod_sandboxes(&self, filter: &SandboxFilter) -> Result<Vec<SandboxInfo>, RuntimeError> {
+        let is_of_all = is_of_all(filter.id.as_ref(), filter.pod_uid.as_ref());
         let filter = pb::PodSandboxFilter {
             id: filter.id.as_ref().map(ToString::to_string).unwrap_or_default(),
             label_selector: selector(filter.pod_uid.as_ref()),
@@ -115,7 +116,12 @@ impl Runtime for CriClient {
                 stream_pod_sandboxes(pb::StreamPodSandboxesRequest { filter: filter.clone() }) pod_sandboxes,
             "ListPodSandbox" list_pod_sandbox(pb::ListPodSandboxRequest { filter }) items
         )?;
-        Ok(valid_entries("ListPodSandbox", sandboxes, from_wire::sandbox_info))
+        Ok(self.invalid_entries.valid_entries(
+            "ListPodSandbox",
+            is_of_all,
+            sandboxes,
+            from_wire::sandbox_info,
+        ))
     }
 
     async fn update_pod_sandbox_resources(
@@ -172,6 +178,7 @@ impl Runtime for CriClient {
     }
 
     async fn list_containers(&self, filter: &ContainerFilter) -> Result<Vec<ContainerInfo>, RuntimeError> {
+        let is_of_all = is_of_all(filter.id.as_ref(), filter.pod_uid.as_ref());
         let filter = pb::ContainerFilter {
             id: filter.id.as_ref().map(ToString::to_string).unwrap_or_default(),
             label_selector: selector(filter.pod_uid.as_ref()),
@@ -183,7 +190,12 @@ impl Runtime for CriClient {
                 stream_containers(pb::StreamContainersRequest { filter: filter.clone() }) containers,
             "ListContainers" list_containers(pb::ListContainersRequest { filter }) containers
         )?;
-        Ok(valid_entries("ListContainers", containers, from_wire::container_info))
+        Ok(self.invalid_entries.valid_entries(
+            "ListContainers",
+            is_of_all,
+            containers,
+            from_wire::container_info,
+        ))
     }
 
     async fn container_status(&self, id: &ContainerId) -> Result<ContainerStatus, RuntimeError> {
@@ -295,6 +307,7 @@ impl Runtime for CriClient {
         &self,
         filter: &ContainerFilter,
     ) -> Result<Vec<ContainerStats>, RuntimeError> {
+        let is_of_all = is_of_all(filter.id.as_ref(), filter.pod_uid.as_ref());
         let filter = pb::ContainerStatsFilter {
             id: filter.id.as_ref().map(ToString::to_string).unwrap_or_default(),
             label_selector: selector(filter.pod_uid.as_ref()),
@@ -306,13 +319,19 @@ impl Runtime for CriClient {
                 stream_container_stats(pb::StreamContainerStatsRequest { filter: filter.clone() }) container_stats,
             "ListContainerStats" list_container_stats(pb::ListContainerStatsRequest { filter }) stats
         )?;
-        Ok(valid_entries("ListContainerStats", stats, from_wire::container_stats))
+        Ok(self.invalid_entries.valid_entries(
+            "ListContainerStats",
+            is_of_all,
+            stats,
+            from_wire::container_stats,
+        ))
     }
 
     async fn list_pod_sandbox_stats(
         &self,
         filter: &SandboxFilter,
     ) -> Result<Vec<SandboxStats>, RuntimeError> {
+        let is_of_all = is_of_all(filter.id.as_ref(), filter.pod_uid.as_ref());
         let filter = Some(pb::PodSandboxStatsFilter {
             id: filter.id.as_ref().map(ToString::to_string).unwrap_or_default(),
             label_selector: selector(filter.pod_uid.as_ref()),
@@ -323,14 +342,24 @@ impl Runtime for CriClient {
                 stream_pod_sandbox_stats(pb::StreamPodSandboxStatsRequest { filter: filter.clone() }) pod_sandbox_stats,
             "ListPodSandboxStats" list_pod_sandbox_stats(pb::ListPodSandboxStatsRequest { filter }) stats
         )?;
-        Ok(valid_entries("ListPodSandboxStats", stats, from_wire::sandbox_stats))
+        Ok(self.invalid_entries.valid_entries(
+            "ListPodSandboxStats",
+            is_of_all,
+            stats,
+            from_wire::sandbox_stats,
+        ))
     }
 
     async fn list_metric_descriptors(&self) -> Result<Vec<MetricDescriptor>, RuntimeError> {
         let request = pb::ListMetricDescriptorsRequest {};
         let answer =
             rpc!(self, "ListMetricDescriptors", list_metric_descriptors, self.default_deadline(), request)?;
-        Ok(valid_entries("ListMetricDescriptors", answer.descriptors, from_wire::metric_descriptor))
+        Ok(self.invalid_entries.valid_entries(
+            "ListMetricDescriptors",
+            true,
+            answer.descriptors,
+            from_wire::metric_descriptor,
+        ))
     }
 
     async fn list_pod_sandbox_metrics(&self) -> Result<Vec<Metric>, RuntimeError> {
@@ -345,7 +374,7 @@ impl Runtime for CriClient {
             pod.metrics.into_iter().chain(of_containers)
         };
         let metrics = pods.into_iter().flat_map(of_pod).collect();
-        Ok(valid_entries("ListPodSandboxMetrics", metrics, from_wire::metric))
+        Ok(self.invalid_entries.valid_entries("ListPodSandboxMetrics", true, metrics, from_wire::metric))
     }
 }
 
@@ -361,7 +390,7 @@ fn accept_version(version: RuntimeVersion) -> Result<RuntimeVersion, RuntimeErro
     if version.version != KUBE_API_VERSION {
         return Err(RuntimeError::Failed {
             call: "Version",
-            code: tonic::Code::FailedPrecondition as i32,
+            code: model::GrpcCode::FailedPrecondition,
             message: format!(
                 "runtime {:?} speaks version {:?} of the runtime API, only {KUBE_API_VERSION:?} is supported",
                 version.runtime_name, version.version
@@ -379,6 +408,10 @@ fn accept_version(version: RuntimeVersion) -> Result<RuntimeVersion, RuntimeErro
     }
 }
 
+fn is_of_all<T>(id: Option<&T>, pod_uid: Option<&PodUid>) -> bool {
+    id.is_none() && pod_uid.is_none()
+}
+
 fn selector(pod_uid: Option<&PodUid>) -> BTreeMap<String, String> {
     pod_uid.map(|uid| (POD_UID_LABEL.to_owned(), uid.to_string())).into_iter().collect()
 }
@@ -392,27 +425,11 @@ fn whole_seconds(duration: Duration) -> i64 {
 }
 
 fn require_complete<T>(call: &'static str, value: Result<T, MissingField>) -> Result<T, RuntimeError> {
-    value.map_err(|missing| malformed(call, missing))
+    value.map_err(|missing| malformed(call, missing.what))
 }
 
 fn non_empty(call: &'static str, value: String, what: &str) -> Result<String, RuntimeError> {
     if value.is_empty() { Err(malformed(call, what)) } else { Ok(value) }
-}
-
-/// A list without the entries that can't be told whose they are: one of them must not hide all others.
-pub(crate) fn valid_entries<A, B>(
-    call: &'static str,
-    entries: Vec<A>,
-    turn: impl Fn(A) -> Result<B, MissingField>,
-) -> Vec<B> {
-    let sound = |entry| match turn(entry) {
-        Ok(value) => Some(value),
-        Err(missing) => {
-            tracing::warn!(call, missing, "left out an entry of the runtime's list");
-            None
-        }
-    };
-    entries.into_iter().filter_map(sound).collect()
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 
 mod false_runtime;
 
+use model::GrpcCode;
 use std::path::Path;
 
 use false_runtime::{FalseRuntime, LONG, client, pb, socket};
@@ -327,13 +328,21 @@ async fn a_status_becomes_the_error_that_says_what_to_do() {
         (Code::Unavailable, text.clone(), RuntimeError::Unavailable { call, message: text.clone() }),
         (Code::DeadlineExceeded, text.clone(), RuntimeError::TimedOut { call, after: LONG }),
         (Code::Unimplemented, text.clone(), RuntimeError::Unsupported { call }),
-        (Code::Unknown, text.clone(), RuntimeError::Failed { call, code: 2, message: text.clone() }),
-        (Code::InvalidArgument, text.clone(), RuntimeError::Failed { call, code: 3, message: text.clone() }),
+        (
+            Code::Unknown,
+            text.clone(),
+            RuntimeError::Failed { call, code: GrpcCode::Unknown, message: text.clone() },
+        ),
+        (
+            Code::InvalidArgument,
+            text.clone(),
+            RuntimeError::Failed { call, code: GrpcCode::InvalidArgument, message: text.clone() },
+        ),
         // The code alone tells what is not found: a message may speak of anything.
         (
             Code::Unknown,
             "exec: \"x\": not found".into(),
-            RuntimeError::Failed { call, code: 2, message: "exec: \"x\": not found".into() },
+            RuntimeError::Failed { call, code: GrpcCode::Unknown, message: "exec: \"x\": not found".into() },
         ),
         (
             Code::Unknown,

@@ -18,8 +18,8 @@ use serde_json::{Value, json};
 
 use crate::resources::{Amounts, CPU, MEMORY, cpu_quota};
 
-pub const INFEASIBLE: &str = "Infeasible";
-pub const RESIZE_UNSUPPORTED_MESSAGE: &str = "In-place pod resize is not supported on this node";
+pub(crate) const INFEASIBLE: &str = "Infeasible";
+pub(crate) const RESIZE_UNSUPPORTED_MESSAGE: &str = "In-place pod resize is not supported on this node";
 
 /// The kernel counts memory in pages.
 const PAGE: i64 = 4096;
@@ -43,7 +43,7 @@ pub struct Allocated {
 }
 
 /// Replaces the resources of `view` by those of `before`.
-pub fn keep_allocated(view: PodView, before: &PodView) -> Allocated {
+pub(crate) fn keep_allocated(view: PodView, before: &PodView) -> Allocated {
     let has = |container: &Container| before.container(&container.name).map(|(_, c)| &c.resources);
     let mut containers = view.containers().iter().chain(view.init_containers());
     // Fast path: almost no update changes resources.
@@ -58,7 +58,7 @@ pub fn keep_allocated(view: PodView, before: &PodView) -> Allocated {
 
 /// Replaces the resources of `view` by those that its status shows as allocated. `period_micros`: the period of CPU
 /// quotas.
-pub fn restore_allocated(view: PodView, period_micros: i64) -> Allocated {
+pub(crate) fn restore_allocated(view: PodView, period_micros: i64) -> Allocated {
     let pod = view.pod.clone();
     let Some(status) = pod.status.as_ref().filter(|status| status.start_time.is_some()) else {
         return Allocated { view, pending: None };

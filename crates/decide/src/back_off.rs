@@ -16,14 +16,14 @@ pub struct CrashBackOff {
 }
 
 /// Without a crash for this long, the count starts again.
-pub const CRASH_FORGET: Duration = Duration::from_secs(600);
-pub const PULL_INITIAL: Duration = Duration::from_secs(10);
-pub const PULL_MAX: Duration = Duration::from_secs(300);
-pub const PULL_FORGET: Duration = Duration::from_secs(600);
-pub const STATUS_INITIAL: Duration = Duration::from_secs(1);
-pub const STATUS_MAX: Duration = Duration::from_secs(300);
-pub const VOLUME_INITIAL: Duration = Duration::from_millis(500);
-pub const VOLUME_MAX: Duration = Duration::from_secs(122);
+const CRASH_FORGET: Duration = Duration::from_secs(600);
+const PULL_INITIAL: Duration = Duration::from_secs(10);
+const PULL_MAX: Duration = Duration::from_secs(300);
+const PULL_FORGET: Duration = Duration::from_secs(600);
+const STATUS_INITIAL: Duration = Duration::from_secs(1);
+const STATUS_MAX: Duration = Duration::from_secs(300);
+const VOLUME_INITIAL: Duration = Duration::from_millis(500);
+const VOLUME_MAX: Duration = Duration::from_secs(122);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CrashLimits {
@@ -32,7 +32,7 @@ pub struct CrashLimits {
 }
 
 /// When the next start is allowed, if it is not allowed now.
-pub fn crash_back_off_until(
+pub(crate) fn crash_back_off_until(
     entry: Option<&CrashBackOff>,
     key: u64,
     finished_at: Wall,
@@ -48,7 +48,7 @@ pub fn crash_back_off_until(
 }
 
 /// The entry after a start was decided.
-pub fn next_crash_back_off(
+pub(crate) fn next_crash_back_off(
     entry: Option<&CrashBackOff>,
     key: u64,
     finished_at: Wall,
@@ -64,7 +64,7 @@ pub fn next_crash_back_off(
 }
 
 /// The delay before a missing status is requested again, after this many failures in a row.
-pub fn status_delay(failures: u32) -> Duration {
+pub(crate) fn status_delay(failures: u32) -> Duration {
     (STATUS_INITIAL * (1 << failures.saturating_sub(1).min(16))).min(STATUS_MAX)
 }
 
@@ -82,13 +82,13 @@ pub struct PullBackOff {
     pub message: String,
 }
 
-pub fn pull_back_off_until(entry: Option<&PullBackOff>, now: Wall) -> Option<Wall> {
+pub(crate) fn pull_back_off_until(entry: Option<&PullBackOff>, now: Wall) -> Option<Wall> {
     let entry = entry?;
     let until = entry.failed_at.plus(entry.delay);
     (entry.failed_at <= now && now < until && now.since(entry.failed_at) <= PULL_FORGET).then_some(until)
 }
 
-pub fn next_pull_back_off(
+pub(crate) fn next_pull_back_off(
     entry: Option<&PullBackOff>,
     now: Wall,
     reason: model::Reason,

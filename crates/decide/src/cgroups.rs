@@ -46,7 +46,7 @@ pub fn cgroup_parent(config: &NodeConfig, pod: &PodView) -> String {
 }
 
 /// The pod's cgroup with its values, written when it is made and when the pod is resized.
-pub fn pod_cgroup_spec(config: &NodeConfig, facts: &HostFacts, pod: &PodView) -> Option<CgroupSpec> {
+pub(crate) fn pod_cgroup_spec(config: &NodeConfig, facts: &HostFacts, pod: &PodView) -> Option<CgroupSpec> {
     let name = pod_cgroup(config, pod)?;
     Some(CgroupSpec { name, values: pod_values(config, facts, pod) })
 }
@@ -76,7 +76,7 @@ fn pod_values(config: &NodeConfig, facts: &HostFacts, pod: &PodView) -> CgroupVa
 }
 
 /// The memory that a pod as a whole is held to, if it is.
-pub fn pod_memory_limit(config: &NodeConfig, facts: &HostFacts, pod: &PodView) -> Option<i64> {
+pub(crate) fn pod_memory_limit(config: &NodeConfig, facts: &HostFacts, pod: &PodView) -> Option<i64> {
     pod_values(config, facts, pod).memory_limit.filter(|limit| *limit > 0)
 }
 
@@ -85,7 +85,7 @@ pub fn pod_memory_limit(config: &NodeConfig, facts: &HostFacts, pod: &PodView) -
 /// Values: `kubepods` gets the weight of all of the host's processors. Its memory, pids and huge page limits belong
 /// to the enforcement of what is reserved for others, which is not there yet. `burstable` weighs as much as its pods
 /// ask for in sum (`burstable_milli_cpu`), `besteffort` as little as possible, and neither limits huge pages.
-pub fn node_cgroup_specs(
+pub(crate) fn node_cgroup_specs(
     config: &NodeConfig,
     facts: &HostFacts,
     burstable_milli_cpu: i64,

@@ -10,21 +10,30 @@ use model::observed::ObservedPod;
 use model::pod::PodView;
 use model::quantity::Quantity;
 
+use crate::pod_volumes::{host_path, mounted_names};
 use crate::resources::{EPHEMERAL_STORAGE, Overhead, container_limits, is_critical, pod_limits};
-use crate::volumes;
+
+/// Usage of emptyDir volumes is asked of the filesystem instead of counted.
+pub const QUOTA_GATE: &str = "LocalStorageCapacityIsolationFSQuotaMonitoring";
+
+/// Whether the pod's volumes may be measured by project quotas. The owner of a file may change its project id, and so what
+/// is counted, but not in a user namespace.
+pub fn may_have_quotas(config: &NodeConfig, pod: &PodView) -> bool {
+    config.feature(QUOTA_GATE) && pod.spec().host_users == Some(false)
+}
 
 /// Whether anything of the pod is limited, so that it has to be measured. Critical pods are never evicted.
-pub fn is_limited(config: &NodeConfig, pod: &PodView) -> bool {
+pub(crate) fn is_limited(config: &NodeConfig, pod: &PodView) -> bool {
     let volumes = || pod.spec().volumes.iter().flatten().any(|volume| size_limit(volume).is_some());
     config.node_object.capacity.local_storage && !is_critical(pod) && (pod_limit(pod).is_some() || volumes())
 }
 
 /// Where what counts is found. `observed`: the containers that are there.
 pub fn places(config: &NodeConfig, pod: &PodView, observed: &ObservedPod) -> DiskUsagePaths {
-    let mounted = volumes::mounted_names(pod);
+    let mounted = mounted_names(pod);
     let local = pod.spec().volumes.iter().flatten();
     let local = local.filter(|volume| is_local(volume) && mounted.contains(volume.name.as_str()));
-    let path = |volume: &k8s::Volume| volumes::host_path(config, pod, volume).ok().map(|source| source.path);
+    let path = |volume: &k8s::Volume| host_path(config, pod, volume).ok().map(|source| source.path);
     let mut found = DiskUsagePaths {
         volumes: local.filter_map(|volume| Some((volume.name.clone(), path(volume)?))).collect(),
         ..DiskUsagePaths::default()
@@ -55,7 +64,7 @@ pub struct ExceededLimit {
 }
 
 /// `None`: the pod keeps no more than it may.
-pub fn exceeded_limit(pod: &PodView, used: &PodDiskUsage) -> Option<ExceededLimit> {
+pub(crate) fn exceeded_limit(pod: &PodView, used: &PodDiskUsage) -> Option<ExceededLimit> {
     for volume in pod.spec().volumes.iter().flatten() {
         let Some(limit) = size_limit(volume) else { continue };
         if used.volumes.get(&volume.name).is_some_and(|bytes| exceeds(*bytes, &limit)) {

@@ -6,29 +6,22 @@ use std::sync::Arc;
 use model::cgroup::{CgroupName, CgroupSpec};
 use model::cluster::{ObjectKey, PodTokenRequest};
 use model::credentials::PullSecret;
-use model::cri::{ContainerConfig, IdMapping, SandboxConfig};
-use model::csi::{ClaimObject, Expansion, VolumeId};
+use model::csi::{ClaimObject, VolumeId};
 use model::disk_usage::DiskUsagePaths;
-use model::files::{ContainerFiles, EnvFile};
-use model::hook::HookCall;
 use model::k8s::{Pod, PodStatus};
+use model::log_rotation::LogCall;
 use model::observed::Scope;
-use model::pod::ContainerKind;
 use model::pod_certificate::{CertificateSource, CertificateWanted};
 use model::probe::{ProbeCall, ProbeKind, ProbeRecord};
 use model::storage::StorageKey;
 use model::volume::VolumeSetup;
-use model::{ApiEvent, ContainerId, FullName, Mono, PodUid, SandboxId};
+use model::{ApiEvent, ContainerId, FullName, Mono, PodUid};
 use serde::{Deserialize, Serialize};
 
+use crate::action::{ActionResult, Epoch, Stage};
 use crate::credentials::CredentialCandidate;
 use crate::csi::{VolumeCall, VolumeCallId, VolumeRequestId};
-use crate::event::ActionResult;
-use crate::images::PullKey;
-
-/// Number of a plan of one pod. Grows; a result with another epoch is late.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
-pub struct Epoch(pub u64);
+use crate::image_pull::{PullContext, PullKey, PullingPod};
 
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum Effect {
@@ -121,6 +114,10 @@ pub enum Effect {
         uid: PodUid,
         status: Arc<PodStatus>,
     },
+    /// The pod as watchers of the Pods API see it has changed. Only with the gate `PodsAPI`.
+    PodChanged {
+        uid: PodUid,
+    },
     /// Make an attempt at a probe, and further ones (`attempts` in all) while it can't be carried out.
     /// `ProbeDone` follows.
     RunProbe {
@@ -158,6 +155,8 @@ pub enum Effect {
     EnsureCgroups {
         specs: Vec<CgroupSpec>,
     },
+    /// Read the records of user-namespace ids. `UserIdsRead` follows.
+    ReadUserIds,
     /// List what is on disk and in the cgroup tree.
     ListPodArtifacts,
     /// Remove what belongs to no pod. `SweepEnded` follows.
@@ -185,6 +184,12 @@ pub enum Effect {
     MeasureDisk {
         uid: PodUid,
         places: DiskUsagePaths,
+    },
+    /// Make a call about the log of a running container. `LogCallEnded` follows, unless the file is removed meanwhile.
+    CallLog {
+        id: ContainerId,
+        path: String,
+        call: LogCall,
     },
     /// Call the API server. `ApiAnswered` follows.
     CallApi(ApiCall),
@@ -243,10 +248,14 @@ pub enum TimerKey {
     Probe(PodUid),
     /// Retry of an observation that failed.
     RetryObservation(PodUid),
+    /// The pod is observed once more after a container of it was started.
+    ObserveStart(PodUid),
     /// Observations that contradict what the runtime reported before are repeated.
     ConfirmObservations,
     /// The pod's local storage is to be measured.
     MeasureDisk(PodUid),
+    /// The log of a container is to be measured.
+    MeasureLog(ContainerId),
     /// A token has to be requested (again).
     Token(PodTokenRequest),
     /// A certificate of a pod has to be requested (again), or an Event about it is due.
@@ -266,6 +275,8 @@ pub enum TimerKey {
     Sweep,
     /// Retry of writing the cgroups above pods.
     NodeCgroups,
+    /// Retry of reading the records of user-namespace ids.
+    UserIds,
 }
 
 impl TimerKey {
@@ -275,11 +286,13 @@ impl TimerKey {
             TimerKey::PodWakeUp(uid)
             | TimerKey::Probe(uid)
             | TimerKey::RetryObservation(uid)
+            | TimerKey::ObserveStart(uid)
             | TimerKey::MeasureDisk(uid)
             | TimerKey::RetryStatusPatch(uid) => Some(uid),
             TimerKey::Token(wanted) => Some(&wanted.pod_uid),
             TimerKey::Certificate(source) => Some(&source.pod),
             TimerKey::Storage(_)
+            | TimerKey::MeasureLog(_)
             | TimerKey::Unstage(_)
             | TimerKey::ListVolumes
             | TimerKey::Mirror(_)
@@ -287,7 +300,8 @@ impl TimerKey {
             | TimerKey::FullRelist
             | TimerKey::RuntimeCheck
             | TimerKey::Sweep
-            | TimerKey::NodeCgroups => None,
+            | TimerKey::NodeCgroups
+            | TimerKey::UserIds => None,
         }
     }
 }
@@ -300,6 +314,7 @@ impl Effect {
             | Effect::RunPlan { uid, .. }
             | Effect::CancelPlan { uid, .. }
             | Effect::StatusChanged { uid, .. }
+            | Effect::PodChanged { uid }
             | Effect::RunProbe { uid, .. }
             | Effect::StoreProbeRecord { uid, .. }
             | Effect::ForgetPod { uid }
@@ -331,174 +346,4 @@ impl Sweep {
             && self.links.is_empty()
             && self.cgroups.is_empty()
     }
-}
-
-/// Actions that run at the same time. The next stage waits for all of them, unless it has a `not_after`.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub struct Stage {
-    pub actions: Vec<Action>,
-    /// Whether the plan ends here when one of them fails.
-    pub stop_on_failure: bool,
-    /// At this time the stage begins even if the stages before it have not ended.
-    pub not_after: Option<Mono>,
-}
-
-impl Stage {
-    /// A stage whose failure ends the plan.
-    pub fn stop_on_failure(actions: Vec<Action>) -> Self {
-        Self { actions, stop_on_failure: true, not_after: None }
-    }
-    /// A stage after which the plan goes on in any case.
-    pub fn continue_on_failure(actions: Vec<Action>) -> Self {
-        Self { actions, stop_on_failure: false, not_after: None }
-    }
-    /// The same stage, which waits until `at` at most for the stages before it.
-    pub fn not_after(mut self, at: Mono) -> Self {
-        self.not_after = Some(at);
-        self
-    }
-}
-
-/// One thing to do for a pod. Each is a fixed sequence without choices.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub enum Action {
-    /// Creates the pod's directories and its log directory. Returns the highest log number of each container.
-    MakePodDirs {
-        log_dir: String,
-        containers: Vec<String>,
-    },
-    EnsureCgroup {
-        spec: CgroupSpec,
-    },
-    SetUpVolume {
-        volume: VolumeSetup,
-    },
-    /// Calls NodeExpandVolume to grow the volume to the size of its PersistentVolume, and updates the claim.
-    ExpandVolume {
-        volume: VolumeSetup,
-        expansion: Box<Expansion>,
-    },
-    /// Reads env files (`fileKeyRef`) from emptyDirs, for a container that is about to start.
-    ReadEnvFiles {
-        container: String,
-        files: Vec<EnvFile>,
-    },
-    /// Records in the pod's directory which host ids belong to the pod's user namespace.
-    StoreUserIds {
-        ids: IdMapping,
-    },
-    RunSandbox {
-        config: Box<SandboxConfig>,
-        handler: String,
-    },
-    StartContainer(Box<StartContainer>),
-    /// Runs the preStop hook for at most the grace period, then stops the container with the rest of it (at least two
-    /// seconds). May be interrupted: the next plan stops the container again with the grace that is left.
-    StopContainer {
-        id: ContainerId,
-        name: String,
-        grace_secs: i64,
-        deadline: Mono,
-        pre_stop: Option<HookCall>,
-    },
-    /// Runs the preStop hook of a sidecar when the termination begins. The sidecar itself is stopped later, in its
-    /// order.
-    PreStop {
-        id: ContainerId,
-        name: String,
-        deadline: Mono,
-        hook: HookCall,
-    },
-    StopSandbox {
-        id: SandboxId,
-    },
-    /// `log`: the container's log files to remove as well.
-    RemoveContainer {
-        id: ContainerId,
-        name: String,
-        log: Option<String>,
-    },
-    RemoveSandbox {
-        id: SandboxId,
-    },
-    TearDownVolumes,
-    DestroyCgroup {
-        name: CgroupName,
-    },
-    RemovePodDir,
-    /// Name below the pod logs directory.
-    RemoveLogDir {
-        name: String,
-    },
-}
-
-impl Action {
-    /// Whether the action changes the runtime's state, so that older observations are stale.
-    pub fn mutates_runtime(&self) -> bool {
-        matches!(
-            self,
-            Action::RunSandbox { .. }
-                | Action::StartContainer(_)
-                | Action::StopContainer { .. }
-                | Action::StopSandbox { .. }
-                | Action::RemoveContainer { .. }
-                | Action::RemoveSandbox { .. }
-        )
-    }
-    /// A few words for logs and `why`.
-    pub fn name(&self) -> &'static str {
-        match self {
-            Action::MakePodDirs { .. } => "make pod directories",
-            Action::EnsureCgroup { .. } => "make pod cgroup",
-            Action::SetUpVolume { .. } => "set up volume",
-            Action::ExpandVolume { .. } => "expand volume",
-            Action::ReadEnvFiles { .. } => "read files of variables",
-            Action::StoreUserIds { .. } => "record user namespace",
-            Action::RunSandbox { .. } => "create pod sandbox",
-            Action::StartContainer(_) => "start container",
-            Action::StopContainer { .. } => "stop container",
-            Action::PreStop { .. } => "run preStop hook",
-            Action::StopSandbox { .. } => "stop pod sandbox",
-            Action::RemoveContainer { .. } => "remove container",
-            Action::RemoveSandbox { .. } => "remove pod sandbox",
-            Action::TearDownVolumes => "tear down volumes",
-            Action::DestroyCgroup { .. } => "remove pod cgroup",
-            Action::RemovePodDir => "remove pod directory",
-            Action::RemoveLogDir { .. } => "remove log directory",
-        }
-    }
-}
-
-/// Prepare files, create, start, link the log, run the hook: in this order, each only when the one before succeeded.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub struct StartContainer {
-    pub kind: ContainerKind,
-    pub name: String,
-    pub pod: FullName,
-    pub sandbox_id: SandboxId,
-    pub sandbox_config: SandboxConfig,
-    pub config: ContainerConfig,
-    pub files: ContainerFiles,
-    /// Absolute path of the log file.
-    pub log_path: String,
-    /// Runs right after the start; until it is over, nothing further of the pod begins.
-    pub post_start: Option<HookCall>,
-}
-
-/// The pod that a pull request names.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct PullContext {
-    pub annotations: BTreeMap<String, String>,
-    /// `None`: the configuration can't be made now.
-    pub sandbox: Option<SandboxConfig>,
-}
-
-/// The pod on whose behalf credential plugins are asked.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PullingPod {
-    pub namespace: String,
-    pub name: String,
-    pub uid: PodUid,
-    /// Empty if the pod has none.
-    pub service_account: String,
 }

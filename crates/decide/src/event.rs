@@ -1,17 +1,17 @@
 //! What happened: the only input of [`crate::step`]. A closed list.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use model::cgroup::{CgroupDriver, CgroupName};
 use model::cluster::{ObjectKey, ObjectState, PodTokenRequest, Token};
 use model::credentials::{PullHistory, PullServiceAccount};
-use model::cri::{Image, RuntimeStatus};
+use model::cri::{IdMapping, Image, RuntimeStatus};
 use model::disk_usage::PodDiskUsage;
-use model::files::EnvFileRead;
 use model::k8s::{CSIDriver, ClusterTrustBundle, Node, Pod, PodCertificateRequest, Service};
 use model::local::LocalObjects;
+use model::log_rotation::LogCallResult;
 use model::node::HostFacts;
 use model::observed::{Observation, Scope};
 use model::pod::{Source, UnreadablePod};
@@ -19,13 +19,14 @@ use model::pod_certificate::{CertificateRequested, CertificateSource};
 use model::probe::{ProbeKind, ProbeOutcome};
 use model::runtime_class::RuntimeClasses;
 use model::storage::{StorageKey, StorageState};
-use model::volume::{MountStage, VolumeNotice, VolumeSetup};
-use model::{ContainerId, FullName, PodUid, SandboxId};
+use model::volume::{VolumeNotice, VolumeSetup};
+use model::{ContainerId, FullName, PodUid};
 use serde::{Deserialize, Serialize};
 
+use crate::action::{ActionResult, CallFailure, Epoch};
 use crate::csi::{VolumeCallId, VolumeCallResult, VolumeRequest, VolumeRequestId};
-use crate::effect::{Epoch, TimerKey};
-use crate::images::PullKey;
+use crate::effect::TimerKey;
+use crate::image_pull::PullKey;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Event {
@@ -165,6 +166,12 @@ pub enum Event {
     /// The API server answered one of our calls, or could not be reached.
     ApiAnswered(ApiCallResult),
     Timer(TimerKey),
+    /// The records of user-namespace ids were read again. `None`: the record can't be read. `unlisted`: the pods'
+    /// directories could not be listed.
+    UserIdsRead {
+        ids: Vec<(PodUid, Option<IdMapping>)>,
+        unlisted: bool,
+    },
     /// The cgroups above pods could not be written.
     NodeCgroupsFailed,
     /// Directories and cgroups of pods that exist on the node.
@@ -172,6 +179,11 @@ pub enum Event {
     /// A sweep ended, with what it could not remove.
     SweepEnded {
         problems: Vec<String>,
+    },
+    /// A call about the log of a container ended.
+    LogCallEnded {
+        id: ContainerId,
+        result: LogCallResult,
     },
     /// The disk usage of a pod, or why it could not be measured.
     DiskMeasured {
@@ -230,11 +242,11 @@ impl Event {
     pub fn kind(&self) -> &'static str {
         match self {
             Event::Started => "started",
-            Event::PodSetDelivered { .. } => "pods",
+            Event::PodSetDelivered { .. } => "pod_set_delivered",
             Event::PodChanged { .. } => "pod_changed",
-            Event::PodRemoved { .. } => "pod_gone",
+            Event::PodRemoved { .. } => "pod_removed",
             Event::UnreadablePods { .. } => "unreadable_pods",
-            Event::NodeObserved(_) => "node_seen",
+            Event::NodeObserved(_) => "node_observed",
             Event::RuntimeClasses { .. } => "runtime_classes",
             Event::LocalObjects { .. } => "local_objects",
             Event::Observed(_) => "observed",
@@ -242,17 +254,17 @@ impl Event {
             Event::Hint(_) => "hint",
             Event::HookFellBackToHttp { .. } => "hook_fell_back_to_http",
             Event::RuntimeChecked(_) => "runtime_checked",
-            Event::ActionDone { .. } => "step_done",
+            Event::ActionDone { .. } => "action_done",
             Event::PlanEnded { .. } => "plan_ended",
             Event::ImageInspected { .. } => "image_inspected",
-            Event::CredentialPluginsAnswered { .. } => "plugins_asked",
+            Event::CredentialPluginsAnswered { .. } => "credential_plugins_answered",
             Event::ImagePulled { .. } => "image_pulled",
             Event::ProbeDone { .. } => "probe_done",
-            Event::ObjectObserved { .. } => "object_seen",
+            Event::ObjectObserved { .. } => "object_observed",
             Event::StorageRead { .. } => "storage_read",
             Event::TrustBundles(_) => "trust_bundles",
             Event::CsiDrivers(_) => "csi_drivers",
-            Event::CsiDriversRegistered(_) => "csi_registered",
+            Event::CsiDriversRegistered(_) => "csi_drivers_registered",
             Event::CsiEnabled => "csi_enabled",
             Event::VolumeRequested { .. } => "volume_requested",
             Event::VolumeCallEnded { .. } => "volume_call_ended",
@@ -262,13 +274,15 @@ impl Event {
             Event::CertificateRequests(_) => "certificate_requests",
             Event::ApiAnswered(_) => "api_answered",
             Event::Timer(_) => "timer",
+            Event::UserIdsRead { .. } => "user_ids_read",
             Event::NodeCgroupsFailed => "node_cgroups_failed",
-            Event::PodArtifactsListed(_) => "leftovers",
-            Event::SweepEnded { .. } => "swept",
+            Event::PodArtifactsListed(_) => "pod_artifacts_listed",
+            Event::SweepEnded { .. } => "sweep_ended",
             Event::FactsChanged(_) => "facts_changed",
-            Event::DiskMeasured { .. } => "disk-measured",
-            Event::VolumeNotice { .. } => "volume_news",
+            Event::DiskMeasured { .. } => "disk_measured",
+            Event::VolumeNotice { .. } => "volume_notice",
             Event::VolumeUpdated { .. } => "volume_updated",
+            Event::LogCallEnded { .. } => "log_call_ended",
             Event::Evict { .. } => "evict",
         }
     }
@@ -348,15 +362,6 @@ pub enum RuntimeCheck {
     },
 }
 
-/// A call that failed, as far as decisions and users need to know it.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct CallFailure {
-    /// Whether the other side was away (as opposed to having refused).
-    pub unreachable: bool,
-    /// For users: the runtime's own words.
-    pub message: String,
-}
-
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct PulledImage {
     pub reference: String,
@@ -365,75 +370,11 @@ pub struct PulledImage {
     pub took: Duration,
 }
 
-/// How one action ended.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub enum ActionResult {
-    Ok,
-    /// Directories are there; the highest log number found of each container that has logs.
-    Dirs {
-        log_numbers: BTreeMap<String, u32>,
-    },
-    SandboxRunning {
-        id: SandboxId,
-    },
-    /// Created and started.
-    ContainerStarted {
-        id: ContainerId,
-    },
-    /// The container could not be started; `at` is the step that failed.
-    StartFailed {
-        at: StartFailurePoint,
-        id: Option<ContainerId>,
-        failure: CallFailure,
-    },
-    Failed(CallFailure),
-    /// A volume could not be set up; `stage` is the step that failed.
-    VolumeFailed {
-        stage: MountStage,
-        failure: CallFailure,
-    },
-    ExpandOutcome(ExpandOutcome),
-    /// What was found in files of variables.
-    EnvFiles(Vec<EnvFileRead>),
-    /// Stopped, but its hook failed. `message` is for the log only.
-    HookFailed {
-        message: String,
-    },
-    /// The plan was cancelled before this action began.
-    Skipped,
-    /// The plan was cancelled and this action cut short: it may or may not have had its effect.
-    Interrupted,
-}
-
-/// How the growth of a volume ended, if it did not fail. Sizes are quantities.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum ExpandOutcome {
-    Grown {
-        size: String,
-    },
-    /// It has this size, and the driver had no part in it.
-    Unneeded {
-        size: String,
-    },
-    /// The claim shows that no expansion by the node is needed or allowed now.
-    NotYet,
-    /// The driver does not do it while the volume is in use.
-    InUse,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum StartFailurePoint {
-    /// Files, sub-paths: `CreateContainerConfigError`.
-    Files,
-    Create,
-    Start,
-    /// It runs, but its hook failed: it has to be stopped.
-    PostStart,
-}
-
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct PodArtifacts {
     pub pod_dirs: Vec<PodUid>,
+    /// `pod_dirs` lacks none. Otherwise a pod that is not in it may have a directory all the same.
+    pub pod_dirs_complete: bool,
     /// `<ns>_<name>_<uid>`
     pub log_dirs: Vec<String>,
     /// Links whose target does not exist.

@@ -11,7 +11,7 @@ use model::pod::PodView;
 const SIDECAR: &str = "Always";
 
 /// The pod as far as the gates of this node let it say something.
-pub fn without_gated_fields(view: PodView, config: &NodeConfig) -> PodView {
+pub(crate) fn without_gated_fields(view: PodView, config: &NodeConfig) -> PodView {
     let is_off = |gate: &str| config.features.get(gate) == Some(&false);
     let (rules, hostname) = (is_off("ContainerRestartRules"), is_off("HostnameOverride"));
     if !rules && !hostname {

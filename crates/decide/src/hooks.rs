@@ -24,7 +24,12 @@ pub fn ends_with_grace(call: &HookCall) -> bool {
 
 /// The preStop hook from the annotation of a container whose spec is not known. A malformed hook is ignored, so that
 /// the container can be stopped.
-pub fn pre_stop_of_orphan(pod: &PodView, name: &str, annotation: &str, ips: &[String]) -> Option<HookCall> {
+pub(crate) fn pre_stop_of_orphan(
+    pod: &PodView,
+    name: &str,
+    annotation: &str,
+    ips: &[String],
+) -> Option<HookCall> {
     let handler: LifecycleHandler = serde_json::from_str(annotation).ok()?;
     let container = Container { name: name.to_owned(), ..Default::default() };
     Some(call(pod, &container, &handler, ips))

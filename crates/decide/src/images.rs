@@ -22,16 +22,16 @@ use model::credentials::PullHistory;
 use model::cri::Image;
 use model::node::NodeConfig;
 use model::{Mono, PodUid};
-use serde::{Deserialize, Serialize};
 
 use crate::credentials::CredentialCandidate;
 use crate::effect::Effect;
+use crate::image_pull::PullKey;
 use crate::pull_rate::PullRate;
 
 pub use crate::render::ResolvedImage;
 
 /// An image that the runtime has: what a container is made from.
-pub fn resolve_image(image: &Image) -> ResolvedImage {
+pub(crate) fn resolve_image(image: &Image) -> ResolvedImage {
     ResolvedImage {
         reference: image.id.clone(),
         user_uid: image.uid.as_ref().map(|u| u.value),
@@ -83,7 +83,7 @@ pub struct Waiter {
 
 /// The key of an image: its name, and after a space the runtime handler whose image storage it is for, unless that is
 /// the default one. Neither names nor handlers can contain a space.
-pub fn image_key(image: &str, handler: &str) -> String {
+pub(crate) fn image_key(image: &str, handler: &str) -> String {
     if handler.is_empty() { image.to_owned() } else { format!("{image} {handler}") }
 }
 
@@ -95,23 +95,13 @@ pub fn split_key(key: &str) -> (&str, &str) {
 const VOLUME_PREFIX: &str = "volume/";
 
 /// How an image volume is named among the pod's containers, whose names have no slash.
-pub fn volume_key(volume: &str) -> String {
+pub(crate) fn volume_key(volume: &str) -> String {
     format!("{VOLUME_PREFIX}{volume}")
 }
 
 /// The volume, if the key is one of a volume.
-pub fn volume_of_key(key: &str) -> Option<&str> {
+pub(crate) fn volume_of_key(key: &str) -> Option<&str> {
     key.strip_prefix(VOLUME_PREFIX)
-}
-
-/// A pull. The same image with other credentials, or for pods that the runtime may treat differently, is another one.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
-pub struct PullKey {
-    pub image: String,
-    /// A hash of the pods' own credentials that the pull is tried with. Zero: none.
-    pub access: u64,
-    /// A hash of what the runtime and credential plugins are told about the pods: see `pull_context::requester_id`.
-    pub requester: u64,
 }
 
 /// A pull that a pod asks for.
@@ -329,7 +319,7 @@ fn pull_slots(config: &NodeConfig) -> usize {
 }
 
 /// The image with its default tag. Fails if the name is invalid.
-pub fn normalise_image_name(image: &str) -> Result<String, String> {
+pub(crate) fn normalise_image_name(image: &str) -> Result<String, String> {
     let (name, digest) = match image.split_once('@') {
         Some((name, digest)) => (name, Some(digest)),
         None => (image, None),

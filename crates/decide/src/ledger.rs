@@ -24,6 +24,9 @@ pub struct Ledger {
     pub retry_at: BTreeMap<String, Mono>,
     /// The number of the instance whose start failed last, by container.
     pub failed_attempts: BTreeMap<String, u32>,
+    /// Containers that were created and are not known to have started, and until when the runtime may still start each
+    /// of them. Zero: it has refused to.
+    pub may_start_until: BTreeMap<ContainerId, Mono>,
     /// Environment variables read from files, for a container that is about to start. They are read again for each
     /// start.
     pub env_files: BTreeMap<String, Vec<EnvFileRead>>,

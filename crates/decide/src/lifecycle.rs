@@ -27,28 +27,12 @@ pub struct Termination {
     pub since: Mono,
     /// The whole grace period in seconds. It only ever shrinks.
     pub grace_secs: i64,
-    pub cause: TerminationCause,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum TerminationCause {
-    /// No source wants the pod any more.
-    Removed,
-    /// `deletionTimestamp` is set.
-    Deleted,
-    Rejected,
-    /// The pod is evicted.
-    Evicted,
-    /// All its containers have ended and none is to be restarted, or it failed for good.
-    Completed,
-    /// An orphan: found in the runtime, and no source wants it.
-    Orphan,
 }
 
 /// The shortest timeout of `StopContainer`.
 pub const MINIMUM_STOP_SECS: i64 = 2;
 /// The shortest grace period of a pod.
-pub const MINIMUM_GRACE_SECS: i64 = 1;
+pub(crate) const MINIMUM_GRACE_SECS: i64 = 1;
 
 impl Lifecycle {
     pub fn may_start(&self) -> bool {
@@ -107,11 +91,7 @@ mod tests {
 
     #[test]
     fn permissions_follow_from_the_place() {
-        let term = Lifecycle::Terminating(Termination {
-            since: Mono::ZERO,
-            grace_secs: 30,
-            cause: TerminationCause::Removed,
-        });
+        let term = Lifecycle::Terminating(Termination { since: Mono::ZERO, grace_secs: 30 });
         // place, start, mount, requested, drop runtime, drop content when removed
         let table = [
             (Lifecycle::Syncing, true, true, false, false, false),
@@ -131,7 +111,7 @@ mod tests {
 
     #[test]
     fn grace_only_shrinks_and_has_a_floor() {
-        let mut t = Termination { since: Mono::ZERO, grace_secs: 30, cause: TerminationCause::Removed };
+        let mut t = Termination { since: Mono::ZERO, grace_secs: 30 };
         let at = |secs| Mono::from_duration(Duration::from_secs(secs));
         assert!(!t.shorten(40, at(0)));
         assert!(!t.shorten(30, at(0)));
@@ -144,7 +124,7 @@ mod tests {
     #[test]
     fn a_shorter_grace_counts_from_when_it_was_asked() {
         let at = |secs| Mono::from_duration(Duration::from_secs(secs));
-        let mut t = Termination { since: at(100), grace_secs: 60, cause: TerminationCause::Deleted };
+        let mut t = Termination { since: at(100), grace_secs: 60 };
         assert!(!t.shorten(50, at(110)), "that is when it ends anyway");
         assert!(t.shorten(20, at(110)));
         assert_eq!((t.grace_secs, t.left_secs(at(110)), t.left_secs(at(125))), (30, 20, 5));
@@ -156,7 +136,7 @@ mod tests {
     #[test]
     fn no_grace_is_too_long() {
         let at = |secs| Mono::from_duration(Duration::from_secs(secs));
-        let mut t = Termination { since: at(1), grace_secs: i64::MAX, cause: TerminationCause::Deleted };
+        let mut t = Termination { since: at(1), grace_secs: i64::MAX };
         assert!(!t.shorten(i64::MAX, at(9)), "as long as before, and later");
         assert_eq!(t.left_secs(at(9)), i64::MAX - 8);
         assert!(t.left_secs(Mono(u64::MAX)) < i64::MAX);
@@ -168,7 +148,7 @@ mod tests {
 
     #[test]
     fn left_over_grace_counts_from_the_request() {
-        let t = Termination { since: Mono::ZERO, grace_secs: 30, cause: TerminationCause::Removed };
+        let t = Termination { since: Mono::ZERO, grace_secs: 30 };
         let at = |secs| Mono::from_duration(Duration::from_secs(secs));
         assert_eq!(t.left_secs(at(0)), 30);
         assert_eq!(t.left_secs(at(12)), 18);

@@ -62,7 +62,7 @@ pub struct OldPods {
 }
 
 /// `pod`: the static pod of that name that is wanted.
-pub fn next_mirror_action(
+pub(crate) fn next_mirror_action(
     mirror: Option<&PodView>,
     pod: Option<&PodView>,
     old_pods: OldPods,

@@ -21,19 +21,19 @@
 //! up to five minutes.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use model::Mono;
 use model::observed::{ContainerState, ObservedPod};
 
-use crate::effect::{Action, Stage};
-use crate::state::{PodEntry, PodObservation};
+use crate::action::{Action, Stage};
 
 /// How much later than a contradicting observation another one has to begin in order to confirm it.
 pub const CONFIRM_DELAY: Duration = Duration::from_secs(1);
 
 /// The longest such delay. It doubles with each contradiction that is confirmed.
-pub const MAX_CONFIRM_DELAY: Duration = Duration::from_secs(300);
+const MAX_CONFIRM_DELAY: Duration = Duration::from_secs(300);
 
 /// After this long without a confirmed contradiction, the delay is [`CONFIRM_DELAY`] again.
 const CONFIRMED_RESET_AFTER: Duration = Duration::from_secs(600);
@@ -68,6 +68,13 @@ struct StillListed {
     /// How many removals had no effect.
     times: u32,
     retry_at: Mono,
+}
+
+/// An observation of a pod that was accepted.
+#[derive(Clone, Debug)]
+pub struct PodObservation {
+    pub at: Mono,
+    pub pod: Arc<ObservedPod>,
 }
 
 /// What the next observation of one pod has to agree with.
@@ -182,6 +189,54 @@ impl ObservationGuard {
         doubted
     }
 
+    /// The ids that an observation that began at `at` has to show, each with a word for what it is. `known`: the last
+    /// accepted observation. `running`: the stages of the running plan.
+    pub fn expected<'a>(
+        &'a self,
+        known: Option<&'a PodObservation>,
+        running: &'a [Stage],
+        at: Mono,
+    ) -> BTreeMap<&'a str, &'static str> {
+        let planned: BTreeSet<&str> = removals(running).collect();
+        let leaves = |id: &str| planned.contains(id) || self.removal_requested.contains(id);
+        let known = known.filter(|known| known.at < at).map(|PodObservation { pod, .. }| pod);
+        let sandboxes = known.iter().flat_map(|pod| &pod.sandboxes).map(|s| (s.id.as_str(), "sandbox"));
+        let containers = known.iter().flat_map(|pod| &pod.containers);
+        let containers =
+            containers.filter(|c| !leaves(c.sandbox_id.as_str())).map(|c| (c.id.as_str(), "container"));
+        let started = self.started.iter().filter(|(_, since)| **since <= at);
+        let started = started.map(|(id, _)| (id.as_str(), "started"));
+        sandboxes.chain(containers).chain(started).filter(|(id, _)| !leaves(id)).collect()
+    }
+
+    /// All contradictions between our records and an observation that began at `at`.
+    pub fn contradictions(
+        &self,
+        known: Option<&PodObservation>,
+        running: &[Stage],
+        at: Mono,
+        seen: &ObservedPod,
+    ) -> Vec<String> {
+        let shown = shown_ids(seen);
+        let lacks = self.expected(known, running, at).into_iter().filter(|(id, _)| !shown.contains(id));
+        let lacks = lacks.map(|(id, what)| match what {
+            "started" => format!("{id} is not listed although the runtime confirmed its start"),
+            what => format!("{what} {id} is no longer listed, and nobody removed it"),
+        });
+        let removed = self.removed.iter().filter(|(_, since)| **since <= at);
+        let removed =
+            removed.filter(|(id, _)| shown.contains(id.as_str()) && !self.still_listed.contains_key(*id));
+        let removed =
+            removed.map(|(id, _)| format!("{id} is listed although the runtime confirmed its removal"));
+        let unstarted = |id: &str| {
+            seen.containers.iter().any(|c| c.id.as_str() == id && c.state == ContainerState::Created)
+        };
+        let late = self.started.iter().filter(|(_, since)| **since <= at).filter(|(id, _)| unstarted(id));
+        let late = late
+            .map(|(id, _)| format!("{id} is listed as not started although the runtime confirmed its start"));
+        lacks.chain(removed).chain(late).collect()
+    }
+
     fn confirmed_lately(&self, now: Mono) -> u32 {
         let (times, last) = self.confirmed;
         if now.since(last) < CONFIRMED_RESET_AFTER { times } else { 0 }
@@ -193,13 +248,13 @@ impl ObservationGuard {
 }
 
 /// Ids of all containers and sandboxes in an observation of a pod.
-pub fn shown_ids(pod: &ObservedPod) -> BTreeSet<&str> {
+pub(crate) fn shown_ids(pod: &ObservedPod) -> BTreeSet<&str> {
     let sandboxes = pod.sandboxes.iter().map(|sandbox| sandbox.id.as_str());
     sandboxes.chain(pod.containers.iter().map(|container| container.id.as_str())).collect()
 }
 
 /// Whether these stages only retry removals that the runtime has confirmed before.
-pub fn only_retries_removals(witness: &ObservationGuard, stages: &[Stage]) -> bool {
+pub(crate) fn only_retries_removals(witness: &ObservationGuard, stages: &[Stage]) -> bool {
     let actions = stages.iter().flat_map(|stage| &stage.actions).count();
     let retried = removals(stages).filter(|id| witness.still_listed.contains_key(*id)).count();
     actions > 0 && actions == retried
@@ -213,54 +268,13 @@ fn removals(stages: &[Stage]) -> impl Iterator<Item = &str> {
     })
 }
 
-/// The ids that an observation that began at `at` has to show, each with a word for what it is.
-pub fn expected(entry: &PodEntry, at: Mono) -> BTreeMap<&str, &'static str> {
-    let witness = &entry.observation_guard;
-    let planned: BTreeSet<&str> = entry.plan.iter().flat_map(|plan| removals(&plan.stages)).collect();
-    let leaves = |id: &str| planned.contains(id) || witness.removal_requested.contains(id);
-    let known = entry.observed.as_ref().filter(|known| known.at < at).map(|PodObservation { pod, .. }| pod);
-    let sandboxes = known.iter().flat_map(|pod| &pod.sandboxes).map(|s| (s.id.as_str(), "sandbox"));
-    let containers = known.iter().flat_map(|pod| &pod.containers);
-    let containers =
-        containers.filter(|c| !leaves(c.sandbox_id.as_str())).map(|c| (c.id.as_str(), "container"));
-    let started = witness.started.iter().filter(|(_, since)| **since <= at);
-    let started = started.map(|(id, _)| (id.as_str(), "started"));
-    sandboxes.chain(containers).chain(started).filter(|(id, _)| !leaves(id)).collect()
-}
-
-/// All contradictions between our records and an observation that began at `at`.
-pub fn contradictions(entry: &PodEntry, at: Mono, seen: &ObservedPod) -> Vec<String> {
-    let shown = shown_ids(seen);
-    let lacks =
-        expected(entry, at).into_iter().filter(|(id, _)| !shown.contains(id)).map(|(id, what)| match what {
-            "started" => format!("{id} is not listed although the runtime confirmed its start"),
-            what => format!("{what} {id} is no longer listed, and nobody removed it"),
-        });
-    let removed = entry.observation_guard.removed.iter().filter(|(_, since)| **since <= at);
-    let known = &entry.observation_guard.still_listed;
-    let removed = removed.filter(|(id, _)| shown.contains(id.as_str()) && !known.contains_key(*id));
-    let removed = removed.map(|(id, _)| format!("{id} is listed although the runtime confirmed its removal"));
-    let unstarted =
-        |id: &str| seen.containers.iter().any(|c| c.id.as_str() == id && c.state == ContainerState::Created);
-    let late = entry
-        .observation_guard
-        .started
-        .iter()
-        .filter(|(_, since)| **since <= at)
-        .filter(|(id, _)| unstarted(id));
-    let late =
-        late.map(|(id, _)| format!("{id} is listed as not started although the runtime confirmed its start"));
-    lacks.chain(removed).chain(late).collect()
-}
-
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use model::pod::{PodView, Source};
 
     use super::*;
     use crate::plan::tests::words::{api_pod, at, observed};
+    use crate::state::PodEntry;
 
     const KNOWN: &str = "s0 ready; c#0 running";
 
@@ -281,7 +295,7 @@ mod tests {
         let check = |told: fn(&mut ObservationGuard), (began, shows): (f64, &str), expect: Option<&str>| {
             let mut entry = entry();
             told(&mut entry.observation_guard);
-            let found = contradictions(&entry, at(began).mono, &observed("p", shows, at(began)));
+            let found = entry.contradictions(at(began).mono, &observed("p", shows, at(began)));
             assert_eq!(found, Vec::from_iter(expect), "{shows} at {began}");
         };
         let nothing: fn(&mut ObservationGuard) = |_| {};
@@ -385,7 +399,7 @@ mod tests {
             let mono = at(now).mono;
             entry.observation_guard.record_removed("c#0", mono);
             entry.observation_guard.removal_requested.insert("c#0".into());
-            let against = contradictions(&entry, mono, &shows);
+            let against = entry.contradictions(mono, &shows);
             assert_eq!(against.is_empty(), time > 0, "{against:?}");
             let found = entry.observation_guard.accept_observation(mono, mono, true, &shows);
             assert_eq!(found, if time == 0 { vec!["c#0".to_owned()] } else { Vec::new() });

@@ -10,7 +10,7 @@ use model::pod::{PodView, RestartPolicy};
 const ACTION_RESTART: &str = "Restart";
 const ACTION_RESTART_ALL: &str = "RestartAllContainers";
 /// The condition which shows that all containers of a pod are being restarted together.
-pub const ALL_CONTAINERS_RESTARTING: &str = "AllContainersRestarting";
+pub(crate) const ALL_CONTAINERS_RESTARTING: &str = "AllContainersRestarting";
 
 /// The action of a container's restart rule.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,7 +29,7 @@ fn own_policy(container: &k8s::Container) -> Option<RestartPolicy> {
 }
 
 /// The action of the first rule that matches the exit code.
-pub fn matching_rule(container: &k8s::Container, exit_code: i32) -> Option<RuleAction> {
+fn matching_rule(container: &k8s::Container, exit_code: i32) -> Option<RuleAction> {
     container.restart_policy.as_ref()?;
     container.restart_policy_rules.iter().flatten().find_map(|rule| {
         let action = match rule.action.as_str() {
@@ -49,7 +49,7 @@ pub fn matching_rule(container: &k8s::Container, exit_code: i32) -> Option<RuleA
 }
 
 /// Whether a container that exited with this code is to run again.
-pub fn container_should_restart(
+pub(crate) fn container_should_restart(
     pod_policy: RestartPolicy,
     container: &k8s::Container,
     exit_code: i32,
@@ -65,7 +65,11 @@ pub fn container_should_restart(
 }
 
 /// Whether a container is to be started, given its newest instance.
-pub fn should_restart(pod: &PodView, container: &k8s::Container, newest: Option<&ObservedContainer>) -> bool {
+pub(crate) fn should_restart(
+    pod: &PodView,
+    container: &k8s::Container,
+    newest: Option<&ObservedContainer>,
+) -> bool {
     if pod.is_deleting() {
         return false;
     }
@@ -87,7 +91,7 @@ pub fn may_restart_all_containers(pod: &PodView) -> bool {
 
 /// Whether a restart of all containers was triggered and is not over: the status shows it, or a container just exited
 /// with a code for which its rule restarts all.
-pub fn is_restarting_all(pod: &PodView, observed: &ObservedPod, old: Option<&k8s::PodStatus>) -> bool {
+pub(crate) fn is_restarting_all(pod: &PodView, observed: &ObservedPod, old: Option<&k8s::PodStatus>) -> bool {
     if !may_restart_all_containers(pod) {
         return false;
     }
@@ -98,14 +102,14 @@ pub fn is_restarting_all(pod: &PodView, observed: &ObservedPod, old: Option<&k8s
 }
 
 /// Whether the status says that the restart of all containers is not over.
-pub fn status_says_restarting_all(pod: &PodView, old: Option<&k8s::PodStatus>) -> bool {
+pub(crate) fn status_says_restarting_all(pod: &PodView, old: Option<&k8s::PodStatus>) -> bool {
     let conditions = old.and_then(|status| status.conditions.as_ref()).into_iter().flatten();
     may_restart_all_containers(pod)
         && conditions.into_iter().any(|c| c.type_ == ALL_CONTAINERS_RESTARTING && c.status == "True")
 }
 
 /// Whether this instance exited with a code for which a rule restarts all containers.
-pub fn triggers_restart_of_all(pod: &PodView, instance: &ObservedContainer) -> bool {
+pub(crate) fn triggers_restart_of_all(pod: &PodView, instance: &ObservedContainer) -> bool {
     instance.state == ContainerState::Exited
         && pod.container(&instance.name).is_some_and(|(_, container)| {
             matching_rule(container, instance.exit_code) == Some(RuleAction::RestartAllContainers)

@@ -14,12 +14,12 @@ pub struct RuntimeClassNotFound {
 }
 
 /// The name that the pod gives, if it gives one.
-pub fn class_name(pod: &PodView) -> Option<&str> {
+pub(crate) fn class_name(pod: &PodView) -> Option<&str> {
     pod.spec().runtime_class_name.as_deref().filter(|name| !name.is_empty())
 }
 
 /// The class that the pod names. The cluster's word counts more than that of files on the node.
-pub fn class_of<'a>(
+pub(crate) fn class_of<'a>(
     pod: &PodView,
     tables: &'a BTreeMap<Source, RuntimeClasses>,
 ) -> Result<Option<&'a RuntimeClass>, RuntimeClassNotFound> {
@@ -30,7 +30,7 @@ pub fn class_of<'a>(
 
 /// The pod with its class's cost in the spec, where an API server would have put it: only pods that no API server
 /// has seen lack it.
-pub fn with_overhead(pod: PodView, tables: &BTreeMap<Source, RuntimeClasses>) -> PodView {
+pub(crate) fn with_overhead(pod: PodView, tables: &BTreeMap<Source, RuntimeClasses>) -> PodView {
     if !pod.source.is_static() || pod.spec().overhead.is_some() {
         return pod;
     }

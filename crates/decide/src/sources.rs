@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use model::k8s::Pod;
-use model::pod::{ANNOTATION_MIRROR, ANNOTATION_SEEN, ANNOTATION_SOURCE, PodView, Source};
+use model::pod::{ANNOTATION_SEEN, ANNOTATION_SOURCE, PodView, Source, meaningful_annotations};
 use model::{FullName, PodUid, Wall};
 
 use crate::state::SourceSet;
@@ -45,6 +45,7 @@ pub struct Merge {
 /// Replaces the source's set and returns the changes.
 pub fn merge(set: &mut SourceSet, source: Source, pods: Vec<Arc<Pod>>, now: Wall) -> Merge {
     let merge = merge_part(set, source, &pods, now).unwrap_or_else(|| merge_all(set, source, &pods, now));
+    set.in_merge = None;
     // The API server delivers changes one by one, so a second copy of all objects would only cost memory.
     set.last_delivery = if source.is_static() { pods } else { Vec::new() };
     set.delivered_once = true;
@@ -64,7 +65,11 @@ fn merge_part(set: &mut SourceSet, source: Source, pods: &[Arc<Pod>], now: Wall)
     let tail = old.iter().rev().zip(new.iter().rev()).take_while(same).count();
     let (old, new) = (&old[..old.len() - tail], &new[..new.len() - tail]);
     let gone: BTreeSet<PodUid> = old.iter().map(|pod| uid_of(pod)).collect();
-    let came: Vec<PodView> = new.iter().map(|pod| PodView::new(pod.clone(), source)).collect();
+    let mut came = Vec::with_capacity(new.len());
+    for pod in new {
+        set.in_merge = Some(pod.clone());
+        came.push(PodView::new(pod.clone(), source));
+    }
     let (mut names, mut uids) = (BTreeSet::new(), BTreeSet::new());
     let alone = came.iter().all(|view| {
         set.names.get(&view.full_name).is_none_or(|holder| gone.contains(holder))
@@ -76,7 +81,11 @@ fn merge_part(set: &mut SourceSet, source: Source, pods: &[Arc<Pod>], now: Wall)
         return None;
     }
     let mut news = SetChanges::default();
-    let kept: Vec<PodView> = came.iter().map(|view| news.classify(set, view.clone(), now)).collect();
+    let mut kept = Vec::with_capacity(came.len());
+    for view in &came {
+        set.in_merge = Some(view.pod.clone());
+        kept.push(news.classify(set, view.clone(), now));
+    }
     let taken: Vec<PodView> = gone.iter().filter_map(|uid| set.remove_pod(uid)).collect();
     let removed = taken.into_iter().filter(|old| !uids.contains(&old.uid)).collect();
     kept.into_iter().for_each(|view| set.insert_pod(view));
@@ -91,6 +100,7 @@ fn merge_all(set: &mut SourceSet, source: Source, pods: &[Arc<Pod>], now: Wall) 
     let mut kept: BTreeMap<PodUid, PodView> = BTreeMap::new();
     let mut news = SetChanges::default();
     for pod in pods {
+        set.in_merge = Some(pod.clone());
         let unchanged = unchanged(set, &delivered, pod).cloned();
         let view = unchanged.clone().unwrap_or_else(|| PodView::new(pod.clone(), source));
         if names.contains_key(&view.full_name) {
@@ -177,13 +187,19 @@ fn unchanged<'a>(
 }
 
 /// Merges one pod that was added or changed. `Err`: another pod has its name in this set.
-pub fn merge_one(
+pub(crate) fn merge_one(
     set: &mut SourceSet,
     source: Source,
     pod: Arc<Pod>,
     now: Wall,
 ) -> Result<Option<Change>, Duplicate> {
-    let view = PodView::new(pod, source);
+    set.in_merge = Some(pod.clone());
+    let merged = merge_in(set, PodView::new(pod, source), now);
+    set.in_merge = None;
+    merged
+}
+
+fn merge_in(set: &mut SourceSet, view: PodView, now: Wall) -> Result<Option<Change>, Duplicate> {
     // The next complete set must be compared with the stored pods, not with the last complete set.
     set.last_delivery.clear();
     if !set.pods.contains_key(&view.uid) && set.names.contains_key(&view.full_name) {
@@ -196,7 +212,7 @@ pub fn merge_one(
 }
 
 /// Removes one pod from the set.
-pub fn remove_one(set: &mut SourceSet, uid: &PodUid) -> Option<Change> {
+pub(crate) fn remove_one(set: &mut SourceSet, uid: &PodUid) -> Option<Change> {
     set.last_delivery.clear();
     set.remove_pod(uid).map(Change::Removed)
 }
@@ -222,12 +238,6 @@ fn compare(old: &PodView, new: &PodView) -> Difference {
         (true, false) => Difference::Status,
         (true, true) => Difference::None,
     }
-}
-
-/// Annotations without those that only this node writes.
-fn meaningful_annotations(pod: &Pod) -> BTreeMap<&String, &String> {
-    let local = [ANNOTATION_SOURCE, ANNOTATION_SEEN, ANNOTATION_MIRROR];
-    pod.metadata.annotations.iter().flatten().filter(|(key, _)| !local.contains(&key.as_str())).collect()
 }
 
 fn annotation(view: &PodView, key: &str) -> Option<String> {

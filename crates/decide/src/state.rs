@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use model::cri::{IdMapping, RuntimeHandler};
+use model::cri::IdMapping;
 use model::k8s::{Node, Pod, PodStatus};
 use model::node::{HostFacts, NodeConfig};
 use model::observed::{ObservedPod, Scope};
@@ -17,21 +17,33 @@ use model::runtime_class::RuntimeClasses;
 use model::why::Why;
 use model::{FullName, Mono, PodUid, Wall};
 
+use self::definition::Definition;
+use self::shown_pod::ShownPod;
+use crate::action::{Epoch, Stage};
 use crate::allocation::PendingResize;
-use crate::csi::CsiVolumes;
-use crate::effect::{Epoch, Stage};
 use crate::images::ImagePulls;
 use crate::ledger::Ledger;
 use crate::lifecycle::Lifecycle;
+use crate::log_rotation::ContainerLogs;
 use crate::mirror::Mirror;
-use crate::node_requests::NodeRequests;
 use crate::objects::ObjectCache;
-use crate::observation_guard::ObservationGuard;
+use crate::observation_guard::{ObservationGuard, PodObservation};
 use crate::probes::PodProbes;
 use crate::publish::StatusPublication;
-use crate::resources;
+use crate::resources::Amounts;
+use crate::runtime_health::RuntimeHealth;
 use crate::set_aside::SetAside;
 use crate::status::{IpFamily, PodResources};
+use crate::volume_operations::CsiVolumes;
+
+mod definition;
+mod panicked_pod;
+mod pods;
+pub mod shown_pod;
+mod standing;
+
+pub use pods::Pods;
+pub use standing::{EndReason, EndRequest, FailureReason, Standing};
 
 /// The state of the node. Build it with [`NodeState::new`], change it with [`crate::step`] only.
 #[derive(Clone, Debug)]
@@ -43,11 +55,11 @@ pub struct NodeState {
     /// Wall time at which this agent started.
     pub started: Wall,
     pub runtime: RuntimeHealth,
+    /// Logs of running containers, to be rotated.
+    pub logs: ContainerLogs,
     /// The last set of each source, by UID.
     pub sources: BTreeMap<Source, SourceSet>,
-    pub pods: BTreeMap<PodUid, PodEntry>,
-    /// The sums of the pods' requests.
-    pub node_requests: NodeRequests,
+    pub pods: Pods,
     /// Pods of one full name in the order of their arrival; the first that is not finished may run.
     pub name_queues: BTreeMap<FullName, VecDeque<PodUid>>,
     /// Runtime pods that no source has claimed, until all sources have delivered once.
@@ -55,6 +67,8 @@ pub struct NodeState {
     /// Unclaimed pods whose last observation missed a container. It must be confirmed before the container is taken as
     /// gone.
     pub unclaimed_guards: BTreeMap<PodUid, ObservationGuard>,
+    /// Unclaimed pods whose status the runtime does not give in part.
+    pub unclaimed_status_retries: BTreeMap<PodUid, MissingStatusRetry>,
     /// Pods whose last observation has to be confirmed by another one, and when that may begin.
     pub confirmations: BTreeMap<PodUid, Mono>,
     /// When a pod was last forgotten. What an observation that began before shows of it is gone.
@@ -79,16 +93,20 @@ pub struct NodeState {
     /// Host ids of user namespaces that belong to pods: reserved, in use, or of a directory that is not removed yet.
     /// `None`: the pod's record can't be read, so its ids are unknown.
     pub user_ids: BTreeMap<PodUid, Option<IdMapping>>,
-    /// The pod directories could not be listed at the start, so any id may be in use.
+    /// The pod directories could not be listed, so any id may be in use.
     pub user_id_listing_failed: bool,
+    /// How often the records of ids were not complete in a row.
+    pub user_id_readings: u32,
     pub full_observation: FullObservation,
     pub pods_being_swept: BTreeSet<PodUid>,
+    /// Those of them whose directory is removed. With it goes the record of the pod's ids.
+    pub pod_dirs_being_swept: BTreeSet<PodUid>,
     pub sweep_running: bool,
     pub swept_once: bool,
     pub next_epoch: u64,
     pub written_burstable_milli_cpu: Option<u64>,
     /// Pods that are set aside as soon as a source delivers them, according to the records of earlier agents.
-    pub set_aside: BTreeMap<PodUid, SetAside>,
+    pub set_aside: BTreeMap<PodUid, Vec<SetAside>>,
     /// The pod that the current step is about, so that a panic record can name it.
     pub pod_in_step: Option<PodUid>,
     /// Counters for metrics. No decision reads them.
@@ -108,6 +126,8 @@ pub struct SourceSet {
     pub(crate) names_are_distinct: bool,
     /// Pods whose objects exist but can't be decoded.
     pub(crate) unreadable: BTreeMap<PodUid, UnreadablePod>,
+    /// The object that is being merged into the set, so that a panic record can name it.
+    pub(crate) in_merge: Option<Arc<Pod>>,
     /// Undecodable pods of the next set. They are reported before the set itself.
     pub(crate) unreadable_in_next_set: Vec<UnreadablePod>,
 }
@@ -123,73 +143,12 @@ pub struct FullObservation {
     pub failure: Option<String>,
 }
 
-#[derive(Clone, Debug, PartialEq)]
-pub struct RuntimeHealth {
-    pub name: String,
-    pub ready: bool,
-    /// The runtime was ready at least once, so its constant properties are known.
-    pub ever_ready: bool,
-    pub network_ready: bool,
-    pub message: String,
-    pub network_message: String,
-    pub checking: bool,
-    pub failures: u32,
-    pub last_ok: Option<Mono>,
-    pub supplemental_groups_policy: bool,
-    pub user_namespaces_host_network: bool,
-    /// Features of each runtime handler, by name. Older runtimes report none.
-    pub handlers: BTreeMap<String, RuntimeHandler>,
-}
-
-impl RuntimeHealth {
-    /// The runtime has not answered a status check yet. Observations may arrive before that.
-    pub fn runtime_name_is_unknown(&self) -> bool {
-        self.last_ok.is_none()
-    }
-}
-
-impl Default for RuntimeHealth {
-    fn default() -> Self {
-        Self {
-            name: String::new(),
-            ready: false,
-            ever_ready: false,
-            network_ready: false,
-            message: "container runtime status check may not have completed yet".into(),
-            network_message: "network state unknown".into(),
-            checking: false,
-            failures: 0,
-            last_ok: None,
-            supplemental_groups_policy: false,
-            user_namespaces_host_network: false,
-            handlers: BTreeMap::new(),
-        }
-    }
-}
-
 /// One pod, as long as a source wants it or anything of it is left.
 #[derive(Clone, Debug)]
 pub struct PodEntry {
-    pub view: PodView,
-    /// Found in the runtime only: the spec is not known.
-    pub orphan: bool,
-    pub qos: QosClass,
-    /// The pod's requests, computed from its definition.
-    pub requests: Arc<resources::Amounts>,
-    /// Requests and limits of the pod, as the status shows them.
-    pub resources: Arc<PodResources>,
-    /// The spec requests other resources than were allocated.
-    pub pending_resize: Option<PendingResize>,
-    /// No source wants it any more.
-    pub removed: bool,
-    /// The pod was added again under the same UID while it was terminating. It is created again when it has finished.
-    pub recreate_as: Option<PodView>,
-    pub lifecycle: Lifecycle,
-    pub rejection: Option<(String, String)>,
-    /// Reason and message of the eviction, if the pod is evicted.
-    pub eviction: Option<(String, String)>,
-    /// Steps about the pod panicked, so nothing is done for it.
-    pub set_aside: Option<SetAside>,
+    /// Changes through [`Pods`] only, like the standing: the sums of the node follow from both.
+    definition: Definition,
+    standing: Standing,
     /// The pod's local storage is measured from time to time.
     pub disk_usage_watched: bool,
     pub observed: Option<PodObservation>,
@@ -211,12 +170,8 @@ pub struct PodEntry {
     pub probes: PodProbes,
     /// The state of the status reports to the API server.
     pub publication: StatusPublication,
-}
-
-#[derive(Clone, Debug)]
-pub struct PodObservation {
-    pub at: Mono,
-    pub pod: Arc<ObservedPod>,
+    /// What watchers of the Pods API were told last.
+    pub shown: Option<ShownPod>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -224,6 +179,8 @@ pub struct ObservationRequest {
     pub in_flight: bool,
     /// An observation that begins at or after this is wanted.
     pub wanted: Option<Mono>,
+    /// When the pod is observed once more after a container of it was started.
+    pub after_start: Option<Mono>,
 }
 
 /// The runtime lists a container or sandbox of a pod, but does not give its status.
@@ -282,12 +239,13 @@ impl NodeState {
             node: None,
             started,
             runtime: RuntimeHealth::default(),
+            logs: ContainerLogs::default(),
             sources,
-            pods: BTreeMap::new(),
-            node_requests: NodeRequests::default(),
+            pods: Pods::default(),
             name_queues: BTreeMap::new(),
             unclaimed: BTreeMap::new(),
             unclaimed_guards: BTreeMap::new(),
+            unclaimed_status_retries: BTreeMap::new(),
             confirmations: BTreeMap::new(),
             forgotten_at: BTreeMap::new(),
             pod_by_runtime_id: BTreeMap::new(),
@@ -301,8 +259,10 @@ impl NodeState {
             runtime_classes: BTreeMap::new(),
             user_ids: BTreeMap::new(),
             user_id_listing_failed: false,
+            user_id_readings: 0,
             full_observation: FullObservation::default(),
             pods_being_swept: BTreeSet::new(),
+            pod_dirs_being_swept: BTreeSet::new(),
             sweep_running: false,
             swept_once: false,
             next_epoch: 1,
@@ -334,14 +294,23 @@ impl NodeState {
 
     /// Previous observations for an observation that begins now.
     pub fn previous_observations(&self, scope: &Scope, now: Mono) -> BTreeMap<PodUid, PreviousObservation> {
+        let previous = |pod: &Arc<ObservedPod>, retry: Option<&MissingStatusRetry>| {
+            let retry_missing_status = retry.is_none_or(|retry| retry.at <= now);
+            PreviousObservation { pod: pod.clone(), retry_missing_status }
+        };
         let known = |(uid, entry): (&PodUid, &PodEntry)| {
-            let pod = entry.observed.as_ref()?.pod.clone();
-            let ask_again = entry.status_retry.as_ref().is_none_or(|retry| retry.at <= now);
-            Some((uid.clone(), PreviousObservation { pod, retry_missing_status: ask_again }))
+            let pod = &entry.observed.as_ref()?.pod;
+            Some((uid.clone(), previous(pod, entry.status_retry.as_ref())))
+        };
+        let unclaimed = |(uid, pod): (&PodUid, &Arc<ObservedPod>)| {
+            (uid.clone(), previous(pod, self.unclaimed_status_retries.get(uid)))
         };
         match scope {
-            Scope::All => self.pods.iter().filter_map(known).collect(),
-            Scope::Pod(uid) => self.pods.get_key_value(uid).and_then(known).into_iter().collect(),
+            Scope::All => {
+                let claimed = self.pods.iter().filter_map(known);
+                claimed.chain(self.unclaimed.iter().map(unclaimed)).collect()
+            }
+            Scope::Pod(uid) => self.pods.get(uid).and_then(|entry| known((uid, entry))).into_iter().collect(),
         }
     }
 
@@ -352,31 +321,30 @@ impl NodeState {
 }
 
 impl PodEntry {
+    /// A pod that a source wants.
     pub fn new(view: PodView) -> Self {
-        let requests = resources::pod_requests(&view, resources::Overhead::Included);
-        Self {
-            qos: resources::qos_class(&view),
-            requests: Arc::new(requests),
-            resources: Arc::new(pod_resources(&view)),
-            ..Self::without_amounts(view)
-        }
+        Self::made_of(Definition::new(view, None), Standing::wanted())
     }
 
-    /// An entry without the amounts that are computed from the definition.
-    pub(crate) fn without_amounts(view: PodView) -> Self {
+    /// A pod that a source wants, with the resources that were allocated to it. The spec may request others.
+    pub(crate) fn allocated(view: PodView, pending_resize: Option<PendingResize>) -> Self {
+        Self::made_of(Definition::new(view, pending_resize), Standing::wanted())
+    }
+
+    /// A pod that the runtime has and no source wants. It ends from the beginning.
+    pub(crate) fn orphan(view: PodView, grace_secs: i64, now: Mono) -> Self {
+        Self::made_of(Definition::new(view, None), Standing::orphan(grace_secs, now))
+    }
+
+    /// A pod that is set aside. Of its definition only its amounts are computed.
+    pub(crate) fn set_aside(view: PodView, record: SetAside, orphan: bool) -> Self {
+        Self::made_of(Definition::of_set_aside(view), Standing::set_aside(record, orphan))
+    }
+
+    fn made_of(definition: Definition, standing: Standing) -> Self {
         Self {
-            qos: QosClass::BestEffort,
-            requests: Arc::default(),
-            resources: Arc::default(),
-            pending_resize: None,
-            view,
-            orphan: false,
-            removed: false,
-            recreate_as: None,
-            lifecycle: Lifecycle::Syncing,
-            rejection: None,
-            eviction: None,
-            set_aside: None,
+            definition,
+            standing,
             disk_usage_watched: false,
             observed: None,
             observation_request: ObservationRequest::default(),
@@ -391,7 +359,69 @@ impl PodEntry {
             timer: None,
             probes: PodProbes::default(),
             publication: StatusPublication::default(),
+            shown: None,
         }
+    }
+
+    pub fn view(&self) -> &PodView {
+        &self.definition.view
+    }
+
+    /// The definition, and what changes according to it.
+    pub(crate) fn view_and_ledger(&mut self) -> (&PodView, &mut Ledger) {
+        (&self.definition.view, &mut self.ledger)
+    }
+
+    /// The definition, and the probes that follow from it.
+    pub(crate) fn view_and_probes(&mut self) -> (&PodView, &mut PodProbes) {
+        (&self.definition.view, &mut self.probes)
+    }
+
+    pub fn qos(&self) -> QosClass {
+        self.definition.qos
+    }
+
+    /// The pod's requests.
+    pub fn requests(&self) -> &Arc<Amounts> {
+        &self.definition.requests
+    }
+
+    /// Requests and limits of the pod, as its status shows them.
+    pub fn resources(&self) -> &PodResources {
+        &self.definition.resources
+    }
+
+    /// The resources that the spec requests, if others were allocated.
+    pub fn pending_resize(&self) -> Option<&PendingResize> {
+        self.definition.pending_resize.as_ref()
+    }
+
+    /// What the pod is on this node.
+    pub fn standing(&self) -> &Standing {
+        &self.standing
+    }
+
+    #[cfg(test)]
+    pub(crate) fn standing_mut(&mut self) -> &mut Standing {
+        &mut self.standing
+    }
+
+    pub fn lifecycle(&self) -> &Lifecycle {
+        self.standing.lifecycle()
+    }
+
+    /// The ids that an observation that began at `at` has to show, each with a word for what it is.
+    pub fn expected_ids(&self, at: Mono) -> BTreeMap<&str, &'static str> {
+        self.observation_guard.expected(self.observed.as_ref(), self.running_stages(), at)
+    }
+
+    /// All contradictions between our records and an observation that began at `at`.
+    pub fn contradictions(&self, at: Mono, seen: &ObservedPod) -> Vec<String> {
+        self.observation_guard.contradictions(self.observed.as_ref(), self.running_stages(), at, seen)
+    }
+
+    fn running_stages(&self) -> &[Stage] {
+        self.plan.as_ref().map_or(&[], |plan| plan.stages.as_slice())
     }
 
     /// The last observation, unless an action of ours changed the runtime since it began.
@@ -400,19 +430,5 @@ impl PodEntry {
             .as_ref()
             .filter(|r| !self.unread_since_mutation && r.at >= self.last_mutation)
             .map(|r| &r.pod)
-    }
-}
-
-/// Totals over the pod's containers, for its status.
-pub(crate) fn pod_resources(view: &PodView) -> PodResources {
-    let list =
-        |amounts: resources::Amounts| amounts.iter().map(|(name, q)| (name.to_owned(), q.to_api())).collect();
-    let declared = resources::limits_declared(view);
-    PodResources {
-        requests: list(resources::pod_requests(view, resources::Overhead::Included)),
-        limits: list(resources::pod_limits(view, resources::Overhead::Included)),
-        cpu_limited: declared.cpu,
-        memory_limited: declared.memory,
-        pod_level: view.spec().resources.clone().unwrap_or_default(),
     }
 }

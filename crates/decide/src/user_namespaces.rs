@@ -40,7 +40,7 @@ pub fn range(set_aside: Option<IdRange>, ids_per_pod: u32, max_pods: u32) -> Res
 }
 
 /// The first block that shares no id with any that is taken.
-pub fn first_free<'a>(
+pub(crate) fn first_free<'a>(
     range: IdRange,
     ids_per_pod: u32,
     taken: impl Iterator<Item = &'a IdMapping>,

@@ -15,90 +15,34 @@ use model::node::{HostFacts, NodeConfig};
 use model::pod::PodView;
 use model::quantity::Quantity;
 use model::volume::{EmptyDirMedium, HostPathCheck, MountStage, NfsVolume, VolumeKind, VolumeSetup};
+use model::volume_source::{PersistentSource, VolumeSource};
 use model::why::Cause;
 
 use crate::cgroups::pod_memory_limit;
-use crate::csi::translation::is_migrated;
+use crate::disk_limits;
+use crate::pod_volumes::{
+    VolumeError, VolumePath, VolumePaths, host_path, mounted, mounted_and_as_device, unsupported,
+};
 use crate::resources::{
     Amounts, MEMORY, Overhead, container_requests, has_pod_level_resources, node_allocatable,
     page_size_of_resource, pod_requests,
 };
 
+use content::ContentSource;
 pub use content::{TRUST_GATE, VolumeInputs};
 pub use measured::{count_volumes, measured};
 
 /// How long a pod waits for its volumes before a FailedMount Event. After the same time the attachment is checked for
 /// an error that will not go away.
-pub const VOLUME_WAIT_PERIOD: Duration = Duration::from_secs(123);
-
-/// Why a volume can't be set up. The text is the part of the message behind [`mount_failure`]'s prefix.
-#[derive(thiserror::Error, Clone, PartialEq, Eq, Debug)]
-pub enum VolumeError {
-    #[error("volume {volume:?} of type {kind} is not supported yet")]
-    Unsupported { volume: String, kind: &'static str },
-    #[error("invalid HostPath `{path}`: must not contain '..'")]
-    HostPathBacksteps { volume: String, path: String },
-    #[error("{kind} is an invalid volume type")]
-    HostPathType { volume: String, kind: String },
-    #[error("unknown storage medium {medium:?}")]
-    Medium { volume: String, medium: String },
-    #[error("medium: HugePages can't be used if container requests multiple huge page sizes")]
-    ManyPageSizes { volume: String },
-    #[error("medium {medium}: hugePages storage requested, but there is no resource request for huge pages")]
-    NoHugePages { volume: String, medium: String },
-}
-
-impl VolumeError {
-    pub fn volume(&self) -> &str {
-        match self {
-            VolumeError::Unsupported { volume, .. }
-            | VolumeError::HostPathBacksteps { volume, .. }
-            | VolumeError::HostPathType { volume, .. }
-            | VolumeError::Medium { volume, .. }
-            | VolumeError::ManyPageSizes { volume }
-            | VolumeError::NoHugePages { volume, .. } => volume,
-        }
-    }
-}
+pub(crate) const VOLUME_WAIT_PERIOD: Duration = Duration::from_secs(123);
 
 /// The text of a `FailedMount` event, for a failure found here or on disk.
-pub fn mount_failure(volume: &str, cause: &str) -> String {
+pub(crate) fn mount_failure(volume: &str, cause: &str) -> String {
     format!("MountVolume.SetUp failed for volume {volume:?} : {cause}")
 }
 
-/// The host path that is mounted for a volume.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct MountSource {
-    /// Directory or file on the host.
-    pub path: String,
-    /// The mount is read-only, whatever the container's mount options are.
-    pub read_only: bool,
-    /// The agent created the path, so its SELinux label may be changed.
-    pub managed: bool,
-}
-
-/// The host path of a persistent volume.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum VolumePath {
-    Directory(MountSource),
-    /// `path`: a link to the device.
-    Device {
-        path: String,
-        read_only: bool,
-    },
-}
-
-/// Host paths and devices of the pod's persistent volumes.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct VolumePaths {
-    /// By the volume's name in the pod.
-    pub volumes: BTreeMap<String, VolumePath>,
-    /// Supplemental groups that give access to the volumes.
-    pub groups: Vec<i64>,
-}
-
 /// Host paths of the pod's persistent volumes. Fails with the volume that is not ready and why.
-pub fn volume_paths(inputs: &VolumeInputs<'_>) -> Result<VolumePaths, VolumeNotReady> {
+pub(crate) fn volume_paths(inputs: &VolumeInputs<'_>) -> Result<VolumePaths, VolumeNotReady> {
     let mut found = VolumePaths::default();
     for volume in mounted(inputs.pod) {
         let Some(resolved) = persistent::resolve_volume(inputs, volume) else { continue };
@@ -115,26 +59,27 @@ fn volume_path(inputs: &VolumeInputs<'_>, resolved: &persistent::ResolvedVolume<
 }
 
 /// Whether a volume of the pod may be a CSI volume.
-pub fn may_use_csi_drivers(pod: &PodView) -> bool {
+pub(crate) fn may_use_csi_drivers(pod: &PodView) -> bool {
     pod.spec().volumes.iter().flatten().any(|volume| may_be_csi_volume(pod, volume))
 }
 
 /// Volumes that the pod mounts and that may be CSI volumes.
-pub fn csi_volume_names(pod: &PodView) -> Vec<String> {
+pub(crate) fn csi_volume_names(pod: &PodView) -> Vec<String> {
     let found = mounted(pod).filter(|volume| may_be_csi_volume(pod, volume));
     found.map(|volume| volume.name.clone()).collect()
 }
 
 fn may_be_csi_volume(pod: &PodView, volume: &k8s::Volume) -> bool {
-    volume.csi.is_some() || is_migrated(volume) || persistent::pod_volume_claim(pod, volume).is_some()
+    matches!(VolumeSource::of(volume), VolumeSource::Csi(_) | VolumeSource::Migrated(_))
+        || persistent::pod_volume_claim(pod, volume).is_some()
 }
 
 /// Set-ups of volumes whose drivers have requiresRepublish.
-pub fn setups_to_republish(inputs: &VolumeInputs<'_>) -> Vec<VolumeSetup> {
+pub(crate) fn setups_to_republish(inputs: &VolumeInputs<'_>) -> Vec<VolumeSetup> {
     let of_drivers = mounted(inputs.pod).filter(|volume| may_be_csi_volume(inputs.pod, volume));
-    let setups = of_drivers.filter_map(|volume| match &volume.csi {
-        Some(_) => csi::setup(inputs, volume, None).ok(),
-        None => persistent(inputs, volume).ok(),
+    let setups = of_drivers.filter_map(|volume| match VolumeSource::of(volume) {
+        VolumeSource::Csi(source) => csi::inline_setup(inputs, volume, source).ok(),
+        _ => persistent(inputs, volume).ok(),
     });
     setups
         .filter(|setup| matches!(&setup.kind, VolumeKind::Csi(volume) if volume.requires_republish))
@@ -142,12 +87,12 @@ pub fn setups_to_republish(inputs: &VolumeInputs<'_>) -> Vec<VolumeSetup> {
 }
 
 /// Whether all volumes that the pod mounts are in `done`.
-pub fn all_set_up(pod: &PodView, done: &BTreeSet<String>) -> bool {
+pub(crate) fn all_set_up(pod: &PodView, done: &BTreeSet<String>) -> bool {
     not_set_up(pod, done).is_empty()
 }
 
 /// Volumes that the pod mounts and that are not in `done`.
-pub fn not_set_up(pod: &PodView, done: &BTreeSet<String>) -> Vec<String> {
+pub(crate) fn not_set_up(pod: &PodView, done: &BTreeSet<String>) -> Vec<String> {
     mounted(pod).map(|volume| volume.name.clone()).filter(|name| !done.contains(name)).collect()
 }
 
@@ -191,25 +136,35 @@ pub struct VolumeSetups {
 }
 
 /// The set-ups of a pod's volumes: one per volume that a container mounts, in spec order.
-pub fn volume_setups(inputs: &VolumeInputs<'_>) -> Result<VolumeSetups, VolumeError> {
+pub(crate) fn volume_setups(inputs: &VolumeInputs<'_>) -> Result<VolumeSetups, VolumeError> {
     let mut found = VolumeSetups::default();
     for volume in mounted(inputs.pod) {
-        let setup = match kind_name(volume) {
-            "emptyDir" => {
-                let kind = empty_dir(inputs.config, inputs.facts, inputs.pod, volume)?;
+        let source = VolumeSource::of(volume);
+        let setup = match source {
+            VolumeSource::EmptyDir(source) => {
+                let kind = empty_dir(inputs.config, inputs.facts, inputs.pod, volume, source)?;
                 Ok(Some(VolumeSetup::inline(&volume.name, kind)))
             }
-            "hostPath" => {
-                let source = volume.host_path.clone().unwrap_or_default();
-                let kind = host_path_kind(&volume.name, &source)?;
+            VolumeSource::HostPath(source) => {
+                let kind = host_path_kind(&volume.name, source)?;
                 Ok(Some(VolumeSetup::inline(&volume.name, kind)))
             }
-            "persistentVolumeClaim" | "ephemeral" => persistent(inputs, volume).map(Some),
-            _ if is_migrated(volume) && inputs.cluster.is_some() => persistent(inputs, volume).map(Some),
-            "csi" => csi::setup(inputs, volume, None).map(Some),
-            "nfs" => Ok(Some(nfs_volume(inputs, volume)?)),
-            kind if is_agent_written(inputs, kind) => content::setup(inputs, volume, None),
-            kind => return Err(VolumeError::Unsupported { volume: volume.name.clone(), kind }),
+            VolumeSource::PersistentVolumeClaim(_) | VolumeSource::Ephemeral(_) => {
+                persistent(inputs, volume).map(Some)
+            }
+            VolumeSource::Migrated(_) if inputs.cluster.is_some() => persistent(inputs, volume).map(Some),
+            VolumeSource::Csi(source) => csi::inline_setup(inputs, volume, source).map(Some),
+            VolumeSource::Nfs(source) => Ok(Some(nfs_volume(inputs, volume, source)?)),
+            VolumeSource::ConfigMap(_)
+            | VolumeSource::Secret(_)
+            | VolumeSource::DownwardApi(_)
+            | VolumeSource::Projected(_) => match content_source(inputs, source) {
+                Some(source) => content::setup(inputs, volume, source, None),
+                None => return Err(unsupported(volume, source)),
+            },
+            VolumeSource::Migrated(_) | VolumeSource::Image(_) | VolumeSource::Unsupported(_) => {
+                return Err(unsupported(volume, source));
+            }
         };
         match setup {
             Ok(setup) => found.ready.extend(setup),
@@ -221,10 +176,11 @@ pub fn volume_setups(inputs: &VolumeInputs<'_>) -> Result<VolumeSetups, VolumeEr
 
 /// Set-ups of configMap, secret, downwardAPI and projected volumes whose content changed. `known` is the last version
 /// written per volume.
-pub fn content_updates(inputs: &VolumeInputs<'_>, known: &BTreeMap<String, u64>) -> VolumeSetups {
+pub(crate) fn content_updates(inputs: &VolumeInputs<'_>, known: &BTreeMap<String, u64>) -> VolumeSetups {
     let mut found = VolumeSetups::default();
-    for volume in mounted(inputs.pod).filter(|volume| is_agent_written(inputs, kind_name(volume))) {
-        match content::setup(inputs, volume, known.get(&volume.name).copied()) {
+    for volume in mounted(inputs.pod) {
+        let Some(source) = content_source(inputs, VolumeSource::of(volume)) else { continue };
+        match content::setup(inputs, volume, source, known.get(&volume.name).copied()) {
             Ok(setup) => found.ready.extend(setup),
             Err(held) => found.not_ready.push(held),
         }
@@ -232,36 +188,34 @@ pub fn content_updates(inputs: &VolumeInputs<'_>, known: &BTreeMap<String, u64>)
     found
 }
 
-/// The volumes that containers mount. Image volumes are left out, because the runtime mounts them.
-fn mounted(pod: &PodView) -> impl Iterator<Item = &k8s::Volume> {
-    let mounted = mounted_names(pod);
-    let volumes = pod.spec().volumes.iter().flatten();
-    volumes.filter(move |volume| volume.image.is_none() && mounted.contains(volume.name.as_str()))
-}
-
-/// Whether the agent writes the volume's files. Without an object cache there are no config maps and secrets. A
+/// The source if the agent writes the volume's files. Without an object cache there are no config maps and secrets. A
 /// projected volume reports missing sources itself.
-fn is_agent_written(inputs: &VolumeInputs<'_>, kind: &str) -> bool {
-    content::is_content(kind) && (inputs.cluster.is_some() || matches!(kind, "downwardAPI" | "projected"))
-}
-
-pub(crate) fn mounted_names(pod: &PodView) -> BTreeSet<&str> {
-    let ephemeral = pod.spec().ephemeral_containers.iter().flatten();
-    let mounts =
-        pod.containers().iter().chain(pod.init_containers()).map(|c| (&c.volume_mounts, &c.volume_devices));
-    mounts
-        .chain(ephemeral.map(|c| (&c.volume_mounts, &c.volume_devices)))
-        .flat_map(|(mounts, devices)| {
-            let mounts = mounts.iter().flatten().map(|mount| mount.name.as_str());
-            mounts.chain(devices.iter().flatten().map(|device| device.name.as_str()))
-        })
-        .collect()
+fn content_source<'a>(inputs: &VolumeInputs<'_>, source: VolumeSource<'a>) -> Option<ContentSource<'a>> {
+    match source {
+        VolumeSource::ConfigMap(source) => inputs.cluster.map(|_| ContentSource::ConfigMap(source)),
+        VolumeSource::Secret(source) => inputs.cluster.map(|_| ContentSource::Secret(source)),
+        VolumeSource::DownwardApi(source) => Some(ContentSource::DownwardApi(source)),
+        VolumeSource::Projected(source) => Some(ContentSource::Projected(source)),
+        VolumeSource::EmptyDir(_)
+        | VolumeSource::HostPath(_)
+        | VolumeSource::PersistentVolumeClaim(_)
+        | VolumeSource::Ephemeral(_)
+        | VolumeSource::Csi(_)
+        | VolumeSource::Image(_)
+        | VolumeSource::Nfs(_)
+        | VolumeSource::Migrated(_)
+        | VolumeSource::Unsupported(_) => None,
+    }
 }
 
 /// An NFS volume from the pod's definition.
-fn nfs_volume(inputs: &VolumeInputs<'_>, volume: &k8s::Volume) -> Result<VolumeSetup, VolumeError> {
+fn nfs_volume(
+    inputs: &VolumeInputs<'_>,
+    volume: &k8s::Volume,
+    source: &k8s::NFSVolumeSource,
+) -> Result<VolumeSetup, VolumeError> {
     let place = host_path(inputs.config, inputs.pod, volume)?;
-    let source = volume.nfs.as_ref().map(persistent::nfs_source).unwrap_or_default();
+    let source = persistent::nfs_source(source);
     let nfs = NfsVolume { source, target: place.path, mount_options: vec![], read_only: place.read_only };
     Ok(VolumeSetup::inline(&volume.name, VolumeKind::Nfs(Box::new(nfs))))
 }
@@ -276,87 +230,10 @@ fn persistent(inputs: &VolumeInputs<'_>, volume: &k8s::Volume) -> Result<VolumeS
     };
     let resolved = resolved?;
     persistent::check(inputs, &resolved)?;
-    persistent::setup(inputs, &resolved)
-}
-
-/// Whether containers mount the volume, and whether they use it as a device.
-fn mounted_and_as_device(pod: &PodView, volume: &str) -> (bool, bool) {
-    let ephemeral = pod.spec().ephemeral_containers.iter().flatten();
-    let of =
-        pod.containers().iter().chain(pod.init_containers()).map(|c| (&c.volume_mounts, &c.volume_devices));
-    let of = of.chain(ephemeral.map(|c| (&c.volume_mounts, &c.volume_devices)));
-    of.fold((false, false), |(mounted, device), (mounts, devices)| {
-        let mounted = mounted || mounts.iter().flatten().any(|mount| mount.name == volume);
-        (mounted, device || devices.iter().flatten().any(|device| device.name == volume))
-    })
-}
-
-/// The host path of a volume. Image volumes have none.
-pub fn host_path(
-    config: &NodeConfig,
-    pod: &PodView,
-    volume: &k8s::Volume,
-) -> Result<MountSource, VolumeError> {
-    let below_pod = |plugin: &str, read_only| MountSource {
-        path: format!("{}/volumes/kubernetes.io~{plugin}/{}", config.pod_dir(&pod.uid), volume.name),
-        read_only,
-        managed: true,
-    };
-    match kind_name(volume) {
-        "emptyDir" => Ok(below_pod("empty-dir", false)),
-        "hostPath" => {
-            let path = volume.host_path.as_ref().map(|source| source.path.clone()).unwrap_or_default();
-            Ok(MountSource { path, read_only: false, managed: false })
-        }
-        "nfs" => {
-            let read_only = volume.nfs.as_ref().and_then(|source| source.read_only) == Some(true);
-            Ok(MountSource { managed: false, ..below_pod("nfs", read_only) })
-        }
-        // read-only, because the next update would overwrite changes made by a container
-        "configMap" => Ok(below_pod("configmap", true)),
-        "secret" => Ok(below_pod("secret", true)),
-        "downwardAPI" => Ok(below_pod("downward-api", true)),
-        "projected" => Ok(below_pod("projected", true)),
-        "csi" => Ok(csi::inline_volume_path(config, pod, volume)),
-        kind => Err(VolumeError::Unsupported { volume: volume.name.clone(), kind }),
+    match resolved.source {
+        PersistentSource::Csi(source) => csi::setup(inputs, &resolved, source),
+        _ => persistent::setup(inputs, &resolved),
     }
-}
-
-/// The name of the source in the spec. A volume without a source is an emptyDir.
-fn kind_name(volume: &k8s::Volume) -> &'static str {
-    let sources = [
-        ("emptyDir", volume.empty_dir.is_some()),
-        ("hostPath", volume.host_path.is_some()),
-        ("configMap", volume.config_map.is_some()),
-        ("secret", volume.secret.is_some()),
-        ("downwardAPI", volume.downward_api.is_some()),
-        ("projected", volume.projected.is_some()),
-        ("persistentVolumeClaim", volume.persistent_volume_claim.is_some()),
-        ("ephemeral", volume.ephemeral.is_some()),
-        ("csi", volume.csi.is_some()),
-        ("image", volume.image.is_some()),
-        ("nfs", volume.nfs.is_some()),
-        ("iscsi", volume.iscsi.is_some()),
-        ("fc", volume.fc.is_some()),
-        ("flexVolume", volume.flex_volume.is_some()),
-        ("gitRepo", volume.git_repo.is_some()),
-        ("awsElasticBlockStore", volume.aws_elastic_block_store.is_some()),
-        ("azureDisk", volume.azure_disk.is_some()),
-        ("azureFile", volume.azure_file.is_some()),
-        ("cephfs", volume.cephfs.is_some()),
-        ("cinder", volume.cinder.is_some()),
-        ("flocker", volume.flocker.is_some()),
-        ("gcePersistentDisk", volume.gce_persistent_disk.is_some()),
-        ("glusterfs", volume.glusterfs.is_some()),
-        ("photonPersistentDisk", volume.photon_persistent_disk.is_some()),
-        ("portworxVolume", volume.portworx_volume.is_some()),
-        ("quobyte", volume.quobyte.is_some()),
-        ("rbd", volume.rbd.is_some()),
-        ("scaleIO", volume.scale_io.is_some()),
-        ("storageos", volume.storageos.is_some()),
-        ("vsphereVolume", volume.vsphere_volume.is_some()),
-    ];
-    sources.into_iter().find(|(_, given)| *given).map_or("emptyDir", |(name, _)| name)
 }
 
 fn host_path_kind(volume: &str, source: &k8s::HostPathVolumeSource) -> Result<VolumeKind, VolumeError> {
@@ -384,12 +261,13 @@ fn empty_dir(
     facts: &HostFacts,
     pod: &PodView,
     volume: &k8s::Volume,
+    source: Option<&k8s::EmptyDirVolumeSource>,
 ) -> Result<VolumeKind, VolumeError> {
-    let source = volume.empty_dir.clone().unwrap_or_default();
-    let medium = match source.medium.as_deref().unwrap_or_default() {
+    let medium = match source.and_then(|source| source.medium.as_deref()).unwrap_or_default() {
         "" => EmptyDirMedium::Disk,
         "Memory" => {
-            EmptyDirMedium::Memory { size_bytes: memory_size(config, facts, pod, source.size_limit.as_ref()) }
+            let limit = source.and_then(|source| source.size_limit.as_ref());
+            EmptyDirMedium::Memory { size_bytes: memory_size(config, facts, pod, limit) }
         }
         medium if medium == "HugePages" || medium.starts_with("HugePages-") => {
             huge_pages_medium(pod, &volume.name, medium)?
@@ -399,11 +277,13 @@ fn empty_dir(
         }
     };
     let pod_dir = config.pod_dir(&pod.uid);
+    let project_quota = medium == EmptyDirMedium::Disk && disk_limits::may_have_quotas(config, pod);
     Ok(VolumeKind::EmptyDir {
         path: host_path(config, pod, volume)?.path,
         ready_marker: format!("{pod_dir}/plugins/kubernetes.io~empty-dir/{}/ready", volume.name),
         medium,
         fs_group: pod.spec().security_context.as_ref().and_then(|context| context.fs_group),
+        project_quota,
     })
 }
 
@@ -437,7 +317,8 @@ fn huge_pages_medium(pod: &PodView, volume: &str, medium: &str) -> Result<EmptyD
         .ok_or_else(|| VolumeError::NoHugePages { volume: volume.to_owned(), medium: medium.to_owned() })?;
     let requests = pod_requests(pod, Overhead::Excluded);
     let of_size = requests.iter().filter(|(name, _)| page_size_of_resource(name) == Some(page_size_bytes));
-    let size: i64 = of_size.map(|(_, amount)| amount.value()).sum();
+    // Two resource names may mean the same size (2Mi and 2048Ki), and each amount may be the largest there is.
+    let size = of_size.map(|(_, amount)| amount.value()).fold(0, i64::saturating_add);
     Ok(EmptyDirMedium::HugePages { page_size_bytes, size_bytes: u64::try_from(size).unwrap_or(0) })
 }
 

@@ -26,9 +26,9 @@ fn a_change_to_a_pod_that_comes_back_is_not_lost() {
     node.want(&[spec("one")]);
     node.want(&[spec("two")]);
     let entry = node.entry("u");
-    let back = entry.recreate_as.as_ref().expect("it is wanted again");
+    let back = entry.standing().recreate_as().expect("it is wanted again");
     assert_eq!(back.containers()[0].image.as_deref(), Some("two"));
-    assert_eq!(entry.view.containers()[0].image.as_deref(), Some("one"), "the old one ends as it was");
+    assert_eq!(entry.view().containers()[0].image.as_deref(), Some("one"), "the old one ends as it was");
 }
 
 /// Found as K8 (calm, seed 47): with its work done, a pod ran on for ever because of its sidecar.
@@ -188,7 +188,11 @@ fn what_was_made_for_a_lost_start_goes_first() {
         result: Ok(Some(image)),
         history: Default::default(),
     });
-    let effects = node.see("u", vec![sandbox("s", true)], vec![container("c", "i", 0, Created, 0)]);
+    let see_created =
+        |node: &mut Node| node.see("u", vec![sandbox("s", true)], vec![container("c", "i", 0, Created, 0)]);
+    assert_eq!(words(&see_created(&mut node)), [""; 0], "it may still be started");
+    node.pass(std::time::Duration::from_secs(60));
+    let effects = see_created(&mut node);
     assert_eq!(words(&effects), ["remove container"]);
     node.succeed(&plan(&effects).expect("the removal"));
     let effects = node.see("u", vec![sandbox("s", true)], vec![]);

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use decide::effect::{PullContext, PullingPod};
-use decide::event::{ActionResult, CallFailure, Event, PulledImage, RuntimeCheck};
-use decide::images::PullKey;
+use decide::action::{ActionResult, CallFailure};
+use decide::event::{Event, PulledImage, RuntimeCheck};
+use decide::image_pull::{PullContext, PullKey, PullingPod};
 use decide::{Action, Effect, NodeState, StartContainer, step};
 use model::credentials::{
     CredentialPlugin, PullCredentials, PullHistory, PullServiceAccount, PulledRecord, TokenAttributes,
@@ -68,12 +68,7 @@ impl Bench {
             let mut manifest = manifest.clone();
             let account = manifest["spec"].as_object_mut().and_then(|spec| spec.remove("serviceAccountName"));
             let bytes = manifest.to_string().into_bytes();
-            let content = decide::manifest::decode_file(
-                &bytes,
-                "/m.json",
-                "node",
-                decide::manifest::ReferencePolicy::Deny,
-            );
+            let content = manifest::decode_file(&bytes, "/m.json", "node", manifest::ReferencePolicy::Deny);
             let (pods, problems) = (content.pods, content.errors);
             assert!(problems.is_empty(), "{problems:?}");
             let mut pod = pods.into_iter().next().expect("a pod");
@@ -84,7 +79,7 @@ impl Bench {
         };
         let pods: Vec<_> = manifests.iter().map(decode).collect();
         self.send(Event::PodSetDelivered { source: Source::File, pods });
-        let entries: Vec<_> = self.state.pods.values().map(|e| e.view.clone()).collect();
+        let entries: Vec<_> = self.state.pods.values().map(|e| e.view().clone()).collect();
         let sandboxed = |view: &model::pod::PodView| {
             let mut pod = ObservedPod::empty(view.uid.clone(), view.full_name.clone());
             pod.sandboxes.push(ObservedSandbox {

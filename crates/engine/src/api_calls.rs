@@ -9,7 +9,7 @@ use ports::{ApiError, Disposition, PodApi, PodRef};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-use crate::dispatcher::EngineContext;
+use crate::context::EngineContext;
 
 /// Limits concurrent calls, so that a burst of pods does not overload the API server.
 pub(crate) const CALLS_AT_ONCE: usize = 32;

@@ -10,7 +10,7 @@ use model::disk_usage::{DiskUsagePaths, PodDiskUsage};
 use model::volume::VolumeSetup;
 use ports::Disposition;
 
-use crate::dispatcher::EngineContext;
+use crate::context::EngineContext;
 
 pub(crate) async fn measure_disk_usage(ctx: EngineContext, uid: PodUid, places: DiskUsagePaths) {
     let result = read(&ctx, &uid, &places).await;

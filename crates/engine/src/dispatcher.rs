@@ -6,66 +6,28 @@ use std::sync::Arc;
 
 use decide::effect::LogLevel;
 use decide::lifecycle::Lifecycle;
-use decide::node::RuntimeSnapshot;
 use decide::{Effect, Epoch, Event, NodeState, step};
-use futures::StreamExt;
 use model::cgroup::CgroupSpec;
 use model::cri::IdMapping;
 use model::observed::Scope;
 use model::panic_record::PanicRecord;
-use model::pod::Source;
 use model::probe::ProbeRecord;
 use model::{ApiEvent, EventSubject, PodUid};
-use ports::{FeedNotice, PodFeed, PodStatusUpdate, ProbeIdentity, Span, SpanKind};
-use tokio::sync::{Notify, Semaphore, mpsc, watch};
+use ports::{PodStatusUpdate, ProbeIdentity, Span, SpanKind};
+use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::clock::Clock;
+use crate::context::EngineContext;
 use crate::csi::registry::Registry;
-use crate::csi::{VolumeCalls, VolumeRequests, VolumeWork, WantedVolumeOperation};
-use crate::exit_waiters::ExitWaiters;
-use crate::node_reconciler::WatchedNode;
+use crate::csi::{VolumeCalls, VolumeWork, WantedVolumeOperation};
 use crate::object_watches::ClusterObjectWatches;
-use crate::query::{EngineHandle, Query, RecentPodEvents};
-use crate::tasks::{self, EssentialTasks};
+use crate::query::{Query, RecentPodEvents, Waiting};
 use crate::timers::Timers;
 use crate::{
-    NodeDuties, Ports, api_calls, disk_calls, executor, image_calls, node_duties, observe, panicked_calls,
-    panics, plugin_calls, probe_calls, sweep,
+    api_calls, disk_calls, executor, image_calls, log_calls, observe, panicked_calls, panics, plugin_calls,
+    probe_calls, sweep, tasks,
 };
-
-/// Sends the outcome of a task to the dispatcher.
-#[derive(Clone)]
-pub(crate) struct Outbox(pub mpsc::UnboundedSender<Event>);
-
-impl Outbox {
-    pub fn send(&self, event: Event) {
-        // The receiver is dropped only while the agent shuts down.
-        let _ = self.0.send(event);
-    }
-}
-
-/// What tasks need of the engine.
-#[derive(Clone)]
-pub(crate) struct EngineContext {
-    pub ports: Ports,
-    pub clock: Clock,
-    pub outbox: Outbox,
-    pub image_call_state: Arc<image_calls::ImageCallState>,
-    /// The last observation of the runtime, for the task that updates the Node object.
-    pub runtime_view: Arc<watch::Sender<RuntimeSnapshot>>,
-    /// Notified when the images of the node may have changed, for the task that lists them for the Node object.
-    pub images_changed: Arc<Notify>,
-    /// `None`: no storage driver can register.
-    pub csi: Option<VolumeRequests>,
-    /// Attached volumes that are in use, for the Node object. `None`: not known yet.
-    pub volumes_in_use: Arc<watch::Sender<Option<Vec<String>>>>,
-    /// How often NodeGetInfo is repeated for each driver, in seconds.
-    pub node_info_refresh_periods: Arc<watch::Sender<BTreeMap<String, u64>>>,
-    /// Starts tasks the engine can't run without.
-    pub essential_tasks: EssentialTasks,
-}
 
 /// A plan that is being carried out.
 struct PlanExecution {
@@ -76,25 +38,25 @@ struct PlanExecution {
     ending: bool,
 }
 
-struct Dispatcher {
-    state: NodeState,
-    ctx: EngineContext,
+pub(crate) struct Dispatcher {
+    pub state: NodeState,
+    pub ctx: EngineContext,
     timers: Timers,
     plans: HashMap<PodUid, PlanExecution>,
     events: RecentPodEvents,
-    exit_waiters: ExitWaiters,
+    waiting: Waiting,
     probe_records: mpsc::UnboundedSender<(PodUid, ProbeRecord)>,
     node_cgroups: watch::Sender<Vec<CgroupSpec>>,
-    objects: ClusterObjectWatches,
+    pub objects: ClusterObjectWatches,
     volume_work: VolumeWork,
     /// Registers CSI drivers. `None`: no storage driver can register.
-    registry: Option<Arc<Registry>>,
+    pub registry: Option<Arc<Registry>>,
     api_call_permits: Arc<Semaphore>,
     /// Panic records that earlier agents left.
     panics: Vec<PanicRecord>,
     /// A step that plans a pod of this name, or with a container of this name, panics on purpose.
     #[cfg(debug_assertions)]
-    panic_on_name: Option<String>,
+    pub panic_on_name: Option<String>,
 }
 
 /// Why the engine ended unexpectedly.
@@ -110,170 +72,6 @@ fn pod_clause(pod: &Option<String>) -> String {
     pod.as_ref().map(|pod| format!(" for pod {pod}")).unwrap_or_default()
 }
 
-/// Everything a start needs.
-pub(crate) struct PreparedEngine {
-    dispatcher: Dispatcher,
-    inbox: mpsc::UnboundedReceiver<Event>,
-    questions: mpsc::Receiver<Query>,
-    task_failures: mpsc::UnboundedReceiver<String>,
-    wanted_volumes: mpsc::UnboundedReceiver<WantedVolumeOperation>,
-    feeds: Vec<Box<dyn PodFeed>>,
-    stop: CancellationToken,
-    pub duties: Option<NodeDuties>,
-}
-
-pub(crate) fn prepare(
-    state: NodeState,
-    ports: Ports,
-    feeds: Vec<Box<dyn PodFeed>>,
-    stop: CancellationToken,
-) -> (EngineHandle, PreparedEngine) {
-    let (events, inbox) = mpsc::unbounded_channel();
-    let (queries, questions) = mpsc::channel(64);
-    let clock = Clock::new(ports.wall.clone());
-    let image_call_state = Arc::default();
-    let runtime_view = Arc::new(watch::Sender::new(RuntimeSnapshot::default()));
-    let (outbox, images_changed) = (Outbox(events), Arc::default());
-    let (volume_requests, wanted_volumes) = VolumeRequests::new();
-    let csi = ports.csi.is_some().then_some(volume_requests);
-    let storage = ports.cluster.as_ref().map(|cluster| cluster.storage.clone());
-    let volume_calls = ports.csi.clone().map(|ports| VolumeCalls { ports, storage });
-    let volumes_in_use = Arc::new(watch::Sender::new(None));
-    let engine_clock = clock.clone();
-    let (essential_tasks, task_failures) = EssentialTasks::new();
-    let ctx = EngineContext {
-        ports,
-        clock: engine_clock,
-        outbox,
-        image_call_state,
-        runtime_view,
-        images_changed,
-        csi,
-        volumes_in_use,
-        node_info_refresh_periods: Arc::default(),
-        essential_tasks,
-    };
-    let (probe_records, to_keep) = mpsc::unbounded_channel();
-    ctx.essential_tasks.spawn("saving probe results", probe_calls::save_probe_records(ctx.clone(), to_keep));
-    let (node_cgroups, wanted_cgroups) = watch::channel(Vec::new());
-    ctx.essential_tasks
-        .spawn("updating the node's cgroups", sweep::apply_node_cgroups(ctx.clone(), wanted_cgroups));
-    let objects = ClusterObjectWatches::new(ctx.ports.cluster.clone(), ctx.outbox.clone(), stop.clone());
-    let dispatcher = Dispatcher {
-        state,
-        timers: Timers::new(clock),
-        ctx,
-        plans: HashMap::new(),
-        events: RecentPodEvents::default(),
-        exit_waiters: ExitWaiters::default(),
-        probe_records,
-        node_cgroups,
-        objects,
-        volume_work: VolumeWork::new(volume_calls),
-        registry: None,
-        api_call_permits: Arc::new(Semaphore::new(api_calls::CALLS_AT_ONCE)),
-        panics: Vec::new(),
-        #[cfg(debug_assertions)]
-        panic_on_name: None,
-    };
-    let ready = PreparedEngine {
-        dispatcher,
-        inbox,
-        questions,
-        task_failures,
-        wanted_volumes,
-        feeds,
-        stop,
-        duties: None,
-    };
-    (EngineHandle::new(queries), ready)
-}
-
-impl PreparedEngine {
-    /// See [`crate::Engine::with_test_panic`].
-    #[cfg(debug_assertions)]
-    pub fn with_test_panic(&mut self, name: String) {
-        self.dispatcher.panic_on_name = Some(name);
-    }
-
-    pub fn start(mut self) -> tokio::task::JoinHandle<Result<(), EngineError>> {
-        let ctx = self.dispatcher.ctx.clone();
-        let node = self.duties.and_then(|duties| {
-            let facts = self.dispatcher.state.facts.clone();
-            node_duties::start(&ctx, duties, facts, ctx.runtime_view.subscribe(), &self.stop)
-        });
-        let (node, csi_node) = node.map_or((None, None), |started| (Some(started.node), started.csi_node));
-        if let Some(csi) = &ctx.ports.csi {
-            ctx.outbox.send(Event::CsiEnabled);
-            let periods = ctx.node_info_refresh_periods.subscribe();
-            let registry = Registry::new(csi.clone(), csi_node, ctx.outbox.clone(), periods);
-            self.dispatcher.registry = Some(registry.clone());
-            ctx.essential_tasks.spawn("plugin registration", registry.run(self.stop.clone()));
-        }
-        for feed in self.feeds {
-            let first = node.clone().filter(|_| feed.source() == Source::Api);
-            let forward = forward_feed(feed, first, ctx.outbox.clone(), self.stop.clone());
-            ctx.essential_tasks.spawn_until("a feed of pods", &self.stop, forward);
-        }
-        ctx.essential_tasks
-            .spawn("resolving image pull intents", image_calls::resolve_pull_intents(ctx.clone()));
-        self.dispatcher.objects.follow_services();
-        self.dispatcher.objects.follow_runtime_classes();
-        self.dispatcher.objects.follow_csi_drivers();
-        ctx.essential_tasks.spawn_until(
-            "volume events",
-            &self.stop,
-            disk_calls::forward_volume_notices(ctx.clone()),
-        );
-        let hints = forward_hints(ctx.clone(), self.stop.clone());
-        ctx.essential_tasks.spawn_until("runtime events", &self.stop, hints);
-        let inputs = Inputs {
-            inbox: self.inbox,
-            questions: self.questions,
-            task_failures: self.task_failures,
-            wanted_volumes: self.wanted_volumes,
-        };
-        tokio::spawn(self.dispatcher.run(inputs, self.stop))
-    }
-}
-
-/// `first`: no pod is forwarded before the Node watch has sent its first state, because admission reads the Node.
-async fn forward_feed(
-    feed: Box<dyn PodFeed>,
-    first: Option<watch::Receiver<WatchedNode>>,
-    outbox: Outbox,
-    stop: CancellationToken,
-) {
-    if let Some(mut node) = first
-        && !matches!(stop.run_until_cancelled(node.changed()).await, Some(Ok(())))
-    {
-        return;
-    }
-    let mut notices = feed.stream();
-    while let Some(Some(notice)) = stop.run_until_cancelled(notices.next()).await {
-        match notice {
-            FeedNotice::Set(set) => {
-                outbox.send(Event::PodSetDelivered { source: set.source, pods: set.pods })
-            }
-            FeedNotice::Changed { source, pod } => outbox.send(Event::PodChanged { source, pod }),
-            FeedNotice::Gone { source, uid } => outbox.send(Event::PodRemoved { source, uid }),
-            FeedNotice::Unreadable { source, pods, complete } => {
-                outbox.send(Event::UnreadablePods { source, pods, complete });
-            }
-            FeedNotice::RuntimeClasses { source, classes } => {
-                outbox.send(Event::RuntimeClasses { source, classes });
-            }
-            FeedNotice::Objects { source, objects } => outbox.send(Event::LocalObjects { source, objects }),
-            FeedNotice::Problem { source, origin, message } => {
-                tracing::error!(source = source.as_str(), origin, "{message}");
-            }
-            FeedNotice::Resolved { source, origin } => {
-                tracing::info!(source = source.as_str(), origin, "this pod source is readable again");
-            }
-        }
-    }
-}
-
 /// Waits without a limit for the disk: without the list two pods could get the same ids and read each other's files.
 async fn load_user_ids(ctx: &EngineContext) -> (BTreeMap<PodUid, Option<IdMapping>>, bool) {
     let found = ctx.ports.files.user_ids().await;
@@ -283,32 +81,48 @@ async fn load_user_ids(ctx: &EngineContext) -> (BTreeMap<PodUid, Option<IdMappin
     (found.ids.into_iter().collect(), found.unlisted)
 }
 
-async fn forward_hints(ctx: EngineContext, stop: CancellationToken) {
-    let mut hints = ctx.ports.hints.hints();
-    while let Some(Some(hint)) = stop.run_until_cancelled(hints.next()).await {
-        if matches!(hint, ports::Hint::Images | ports::Hint::Everything) {
-            ctx.images_changed.notify_one();
-        }
-        let hint = match hint {
-            ports::Hint::Pod(uid) => decide::Hint::Pod(uid),
-            ports::Hint::ContainerOrSandbox(id) => decide::Hint::ContainerOrSandbox(id),
-            ports::Hint::Images => decide::Hint::Images,
-            ports::Hint::Everything => decide::Hint::Everything,
-        };
-        ctx.outbox.send(Event::Hint(hint));
-    }
+/// All that the dispatcher receives, besides its timers.
+pub(crate) struct Inputs {
+    pub inbox: mpsc::UnboundedReceiver<Event>,
+    pub questions: mpsc::Receiver<Query>,
+    pub task_failures: mpsc::UnboundedReceiver<String>,
+    pub wanted_volumes: mpsc::UnboundedReceiver<WantedVolumeOperation>,
 }
 
-/// All that the dispatcher receives, besides its timers.
-struct Inputs {
-    inbox: mpsc::UnboundedReceiver<Event>,
-    questions: mpsc::Receiver<Query>,
-    task_failures: mpsc::UnboundedReceiver<String>,
-    wanted_volumes: mpsc::UnboundedReceiver<WantedVolumeOperation>,
+/// What goes from the dispatcher to tasks that run as long as the engine.
+pub(crate) struct TaskChannels {
+    pub probe_records: mpsc::UnboundedSender<(PodUid, ProbeRecord)>,
+    pub node_cgroups: watch::Sender<Vec<CgroupSpec>>,
 }
 
 impl Dispatcher {
-    async fn run(mut self, inputs: Inputs, stop: CancellationToken) -> Result<(), EngineError> {
+    pub fn new(
+        state: NodeState,
+        ctx: EngineContext,
+        channels: TaskChannels,
+        objects: ClusterObjectWatches,
+        volume_calls: Option<VolumeCalls>,
+    ) -> Self {
+        Self {
+            state,
+            timers: Timers::new(ctx.clock.clone()),
+            ctx,
+            plans: HashMap::new(),
+            events: RecentPodEvents::default(),
+            waiting: Waiting::default(),
+            probe_records: channels.probe_records,
+            node_cgroups: channels.node_cgroups,
+            objects,
+            volume_work: VolumeWork::new(volume_calls),
+            registry: None,
+            api_call_permits: Arc::new(Semaphore::new(api_calls::CALLS_AT_ONCE)),
+            panics: Vec::new(),
+            #[cfg(debug_assertions)]
+            panic_on_name: None,
+        }
+    }
+
+    pub async fn run(mut self, inputs: Inputs, stop: CancellationToken) -> Result<(), EngineError> {
         let Inputs { mut inbox, mut questions, mut task_failures, mut wanted_volumes } = inputs;
         // Load these before the first pod: a pod that was set aside must not be tried again.
         self.panics = panics::load(&self.ctx).await;
@@ -345,7 +159,7 @@ impl Dispatcher {
     /// Writes a record of the panic, so that the next start can set the pod aside.
     async fn panicked(&mut self, event: &'static str, message: String) -> EngineError {
         let at = self.ctx.clock.now().wall;
-        let record = decide::set_aside::make_panic_record(&self.state, event, &message, at);
+        let record = self.state.panic_record(event, &message, at);
         let pod = record.pod.as_ref().map(|pod| format!("{}/{} ({})", pod.namespace, pod.name, pod.uid));
         panics::save(
             &self.ctx,
@@ -361,8 +175,8 @@ impl Dispatcher {
         let Some(name) = &self.panic_on_name else { return };
         let planned = effects.iter().filter(|effect| matches!(effect, Effect::RunPlan { .. }));
         let about = |uid: &&PodUid| {
-            let entry = self.state.pods.get(uid).filter(|entry| entry.lifecycle.may_start());
-            entry.is_some_and(|e| e.view.name() == name || e.view.container(name).is_some())
+            let entry = self.state.pods.get(uid).filter(|entry| entry.lifecycle().may_start());
+            entry.is_some_and(|e| e.view().name() == name || e.view().container(name).is_some())
         };
         if let Some(uid) = planned.filter_map(Effect::pod).find(about) {
             self.state.pod_in_step = Some(uid.clone());
@@ -390,7 +204,7 @@ impl Dispatcher {
         self.inject_test_panic(&effects);
         self.ctx.ports.meter.step(kind, began.elapsed());
         if was_read || effects.iter().any(|effect| matches!(effect, Effect::ForgetPod { .. })) {
-            self.exit_waiters.notify_exited(&self.state);
+            self.waiting.exits.notify_exited(&self.state);
         }
         for effect in effects {
             self.state.pod_in_step = effect.pod().cloned();
@@ -412,7 +226,7 @@ impl Dispatcher {
         let cluster = self.ctx.ports.cluster.as_ref();
         let watches = || cluster.map(|cluster| cluster.watches.watches()).unwrap_or_default();
         let now = self.ctx.clock.now();
-        let answer = || query.answer(&self.state, &self.events, &mut self.exit_waiters, now, watches);
+        let answer = || query.answer(&self.state, &self.events, &mut self.waiting, now, watches);
         if let Err(cause) = catch_unwind(AssertUnwindSafe(answer)) {
             tracing::error!("answering a question panicked: {}", tasks::panic_message(&*cause));
         }
@@ -423,7 +237,7 @@ impl Dispatcher {
     fn record_probe_metrics(&self, event: &Event) {
         let Event::ProbeDone { uid, container, kind, outcome, took, .. } = event else { return };
         let Some(entry) = self.state.pods.get(uid) else { return };
-        let of = ProbeIdentity { uid, pod: &entry.view.full_name, container, kind: *kind };
+        let of = ProbeIdentity { uid, pod: &entry.view().full_name, container, kind: *kind };
         self.ctx.ports.meter.probe(&of, outcome, *took);
     }
 
@@ -437,7 +251,7 @@ impl Dispatcher {
             Effect::RunPlan { uid, epoch, stages } => {
                 self.ctx.ports.meter.plan_started(&uid);
                 let (cancel, begun) = (CancellationToken::new(), Instant::now());
-                let ending = self.state.pods.get(&uid).is_some_and(|entry| !entry.lifecycle.may_start());
+                let ending = self.state.pods.get(&uid).is_some_and(|entry| !entry.lifecycle().may_start());
                 self.plans
                     .insert(uid.clone(), PlanExecution { epoch, cancel: cancel.clone(), begun, ending });
                 let span = self.ctx.ports.tracing.is_on().then(|| self.plan_span(&uid)).flatten();
@@ -492,6 +306,10 @@ impl Dispatcher {
             }
             Effect::SetTimer { key, at } => self.timers.set(key, at),
             Effect::StatusChanged { uid, status } => self.report_pod_status(&uid, &status),
+            Effect::PodChanged { uid } => {
+                let meter = &self.ctx.ports.meter;
+                self.waiting.pods.pod_changed(&self.state, &uid, || meter.record_watcher_cut());
+            }
             Effect::RunProbe { uid, container, kind, id, call, attempts } => {
                 let attempt = probe_calls::ProbeAttempt { uid, container, kind, id, call, attempts };
                 tokio::spawn(probe_calls::run(self.ctx.clone(), attempt));
@@ -502,7 +320,9 @@ impl Dispatcher {
             }
             Effect::ForgetPod { uid } => {
                 self.events.forget(&uid);
-                self.ctx.ports.meter.forget(&uid);
+                let meter = &self.ctx.ports.meter;
+                meter.forget(&uid);
+                self.waiting.pods.pod_forgotten(&uid, || meter.record_watcher_cut());
                 tracing::info!(pod_uid = %uid, "pod removed from this node");
             }
             Effect::RecordEvent { uid, full_name, event } => self.record(&uid, &full_name, event),
@@ -515,6 +335,9 @@ impl Dispatcher {
             }
             Effect::EnsureCgroups { specs } => {
                 self.node_cgroups.send_replace(specs);
+            }
+            Effect::ReadUserIds => {
+                self.call(sweep::read_user_ids(self.ctx.clone()), panicked_calls::read_user_ids);
             }
             Effect::ListPodArtifacts => {
                 self.call(
@@ -536,6 +359,10 @@ impl Dispatcher {
                 let failed = panicked_calls::measure_disk_usage(uid.clone());
                 self.call(disk_calls::measure_disk_usage(self.ctx.clone(), uid, places), failed);
             }
+            Effect::CallLog { id, path, call } => {
+                let failed = panicked_calls::log(id.clone(), &call);
+                self.call(log_calls::call(self.ctx.clone(), id, path, call), failed);
+            }
             Effect::CallApi(call) => {
                 let failed = panicked_calls::api(&call);
                 self.call(
@@ -556,7 +383,7 @@ impl Dispatcher {
     /// The span of a plan, with upstream's name.
     fn plan_span(&self, uid: &PodUid) -> Option<Span> {
         let entry = self.state.pods.get(uid)?;
-        let name = match entry.lifecycle {
+        let name = match entry.lifecycle() {
             Lifecycle::Syncing => "syncPod",
             Lifecycle::Terminating(_) => "syncTerminatingPod",
             Lifecycle::Terminated | Lifecycle::Finished => "syncTerminatedPod",
@@ -564,8 +391,8 @@ impl Dispatcher {
         let attributes = vec![
             ("k8s.pod.uid", uid.to_string()),
             ("k8s.pod", self.name(uid)),
-            ("k8s.pod.name", entry.view.name().to_owned()),
-            ("k8s.namespace.name", entry.view.namespace().to_owned()),
+            ("k8s.pod.name", entry.view().name().to_owned()),
+            ("k8s.namespace.name", entry.view().namespace().to_owned()),
         ];
         Some(Span { name: name.into(), kind: SpanKind::Internal, attributes })
     }
@@ -574,13 +401,13 @@ impl Dispatcher {
         self.state
             .pods
             .get(uid)
-            .map(|e| format!("{}/{}", e.view.namespace(), e.view.name()))
+            .map(|e| format!("{}/{}", e.view().namespace(), e.view().name()))
             .unwrap_or_default()
     }
 
     fn record(&mut self, uid: &PodUid, full_name: &model::FullName, event: ApiEvent) {
         let version =
-            self.state.pods.get(uid).and_then(|entry| entry.view.pod.metadata.resource_version.clone());
+            self.state.pods.get(uid).and_then(|entry| entry.view().pod.metadata.resource_version.clone());
         let about = EventSubject::Pod {
             uid: uid.clone(),
             name: full_name.clone(),
@@ -591,9 +418,9 @@ impl Dispatcher {
     }
 
     fn report_pod_status(&self, uid: &PodUid, status: &model::k8s::PodStatus) {
-        if let Some(entry) = self.state.pods.get(uid).filter(|entry| !entry.orphan) {
-            let rejected = entry.rejection.as_ref().map(|(reason, _)| reason.as_str());
-            self.ctx.ports.meter.pod_status(&PodStatusUpdate { pod: &entry.view, status, rejected });
+        if let Some(entry) = self.state.pods.get(uid).filter(|entry| !entry.standing().is_orphan()) {
+            let rejected = entry.standing().rejection().map(|why| why.reason.as_str());
+            self.ctx.ports.meter.pod_status(&PodStatusUpdate { pod: entry.view(), status, rejected });
         }
         let phase = status.phase.as_deref().unwrap_or_default();
         tracing::debug!(pod = self.name(uid), pod_uid = %uid, phase, "status changed");

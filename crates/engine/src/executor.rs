@@ -1,19 +1,17 @@
-//! Carries out one plan of one pod. It decides nothing: stages run in order (a stage with its own start time waits no
-//! longer than that for the stages before it), the actions of a stage run concurrently, and every outcome is sent when
-//! it arrives.
+//! Carries out one plan of one pod: awaits the actions that [`PlanCursor`] starts, tells it how they ended, and sends
+//! every outcome when it arrives. The cursor decides the order, and what a failure or a cancellation ends.
 //!
-//! Failures: if a stage that must succeed fails, the plan ends. Cancellation: nothing further is started, and a wait
-//! for a container's exit ends early. A panic in an action becomes its failure, and the plan still ends.
+//! A cancellation also ends a wait for a container's exit early. A panic in an action is its failure.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use decide::action::{CallFailure, StartFailurePoint};
 use decide::csi::{VolumeRequest, VolumeRequestFrom, VolumeRequestId};
-use decide::event::{CallFailure, Event, StartFailurePoint};
+use decide::event::Event;
 use decide::lifecycle::MINIMUM_STOP_SECS;
-use decide::{Action, ActionResult, Epoch, Stage, StartContainer};
-use futures::future::join_all;
+use decide::{Action, ActionIndex, ActionResult, Epoch, PlanCursor, Stage, StartContainer};
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt};
 use model::csi::Expansion;
@@ -25,12 +23,10 @@ use ports::{CgroupError, Disposition, FilesError, RuntimeError, Span};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::dispatcher::EngineContext;
+use crate::clock::Clock;
+use crate::context::EngineContext;
 use crate::hooks;
 use crate::tear_down;
-
-/// Longer than any runtime was seen to take between the exit of a container and showing it.
-const OBSERVE_AGAIN_AFTER: Duration = Duration::from_secs(2);
 
 pub(crate) struct PlanJob {
     pub uid: PodUid,
@@ -43,13 +39,16 @@ pub(crate) struct PlanJob {
 #[derive(Clone, Copy)]
 struct PlannedAction<'a> {
     job: &'a PlanJob,
-    stage: usize,
-    action: usize,
+    at: ActionIndex,
 }
 
-impl PlannedAction<'_> {
+impl<'a> PlannedAction<'a> {
+    fn action(&self) -> Option<&'a Action> {
+        self.job.stages.get(self.at.stage)?.actions.get(self.at.action)
+    }
+
     fn request(&self) -> VolumeRequestId {
-        let PlannedAction { job, stage, action } = *self;
+        let PlannedAction { job, at: ActionIndex { stage, action } } = *self;
         let from = VolumeRequestFrom::Plan { epoch: job.epoch, stage, action };
         VolumeRequestId { uid: job.uid.clone(), from }
     }
@@ -68,75 +67,57 @@ pub(crate) fn spawn_plan(ctx: EngineContext, job: PlanJob, span: Option<Span>) {
 }
 
 async fn run_plan(ctx: &EngineContext, job: &PlanJob) {
-    let mut running = FuturesUnordered::new();
-    let mut failed = false;
-    for (number, stage) in job.stages.iter().enumerate() {
-        let ended = wait_for(&mut running, &mut failed);
-        match stage.not_after {
-            Some(due) => drop(tokio::time::timeout_at(ctx.clock.instant(due), ended).await),
-            None => ended.await,
-        }
-        if failed || job.cancel.is_cancelled() {
-            // Wait for all started actions: the plan ends after them.
-            wait_for(&mut running, &mut failed).await;
-            return report_rest_skipped(ctx, job, number);
-        }
-        running.push(run_stage(ctx, job, number, stage));
-    }
-    wait_for(&mut running, &mut failed).await;
-}
-
-/// Waits for all of these stages, and sets `failed` if a stage failed that must succeed.
-async fn wait_for(running: &mut FuturesUnordered<impl Future<Output = bool>>, failed: &mut bool) {
-    while let Some(ends_plan) = running.next().await {
-        *failed |= ends_plan;
-    }
-}
-
-/// Runs the actions of one stage concurrently. Returns whether the plan ends with it.
-async fn run_stage(ctx: &EngineContext, job: &PlanJob, number: usize, stage: &Stage) -> bool {
-    let actions = stage.actions.iter().enumerate().map(|(index, action)| async move {
-        let result = if job.cancel.is_cancelled() {
-            ActionResult::Skipped
-        } else {
-            let at = PlannedAction { job, stage: number, action: index };
-            let work = std::panic::AssertUnwindSafe(perform(ctx, at, action)).catch_unwind();
-            work.await.unwrap_or_else(|_| {
-                let message = format!("internal error: {} panicked", action.name());
-                ActionResult::Failed(CallFailure { unreachable: false, message })
-            })
-        };
-        tracing::debug!(pod_uid = %job.uid, action = action.name(), ?result, "action ended");
-        let bad = !succeeded(&result);
+    let report = |at: ActionIndex, result| {
         let (uid, epoch) = (job.uid.clone(), job.epoch);
-        ctx.outbox.send(Event::ActionDone { uid, epoch, stage: number, action: index, result });
-        bad
-    });
-    let any_bad = join_all(actions).await.into_iter().any(|bad| bad);
-    any_bad && stage.stop_on_failure
-}
-
-/// Reports every action that was not started as skipped.
-fn report_rest_skipped(ctx: &EngineContext, job: &PlanJob, from: usize) {
-    for (stage, actions) in job.stages.iter().enumerate().skip(from) {
-        for action in 0..actions.actions.len() {
-            let (uid, epoch) = (job.uid.clone(), job.epoch);
-            ctx.outbox.send(Event::ActionDone { uid, epoch, stage, action, result: ActionResult::Skipped });
+        let ActionIndex { stage, action } = at;
+        ctx.outbox.send(Event::ActionDone { uid, epoch, stage, action, result });
+    };
+    let mut running = FuturesUnordered::new();
+    let mut cursor = PlanCursor::new(job.stages.clone());
+    let mut progress = cursor.begin();
+    loop {
+        progress.skipped.into_iter().for_each(|at| report(at, ActionResult::Skipped));
+        running.extend(progress.start.into_iter().map(|at| run_action(ctx, PlannedAction { job, at })));
+        if progress.ended {
+            return;
         }
+        progress = tokio::select! {
+            biased;
+            () = job.cancel.cancelled(), if !cursor.is_cancelled() => cursor.cancel(),
+            Some((at, result)) = running.next() => {
+                let follows = cursor.action_ended(at, &result);
+                report(at, result);
+                follows
+            }
+            () = reached(&ctx.clock, cursor.wake_at()) => cursor.time_reached(ctx.clock.mono()),
+        };
     }
 }
 
-fn succeeded(result: &ActionResult) -> bool {
-    matches!(
-        result,
-        ActionResult::Ok
-            | ActionResult::Dirs { .. }
-            | ActionResult::SandboxRunning { .. }
-            | ActionResult::ContainerStarted { .. }
-            | ActionResult::HookFailed { .. }
-            | ActionResult::ExpandOutcome(_)
-            | ActionResult::EnvFiles(_)
-    )
+/// Never returns without a time.
+async fn reached(clock: &Clock, at: Option<Mono>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(clock.instant(at)).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Carries out one action. If it panics, that is its failure.
+async fn run_action(ctx: &EngineContext, planned: PlannedAction<'_>) -> (ActionIndex, ActionResult) {
+    let PlannedAction { job, at } = planned;
+    let Some(action) = planned.action() else { return (at, ActionResult::Skipped) };
+    // The cancellation may come between the decision to start the action and the first poll of this future.
+    let result = if job.cancel.is_cancelled() {
+        ActionResult::Skipped
+    } else {
+        let work = std::panic::AssertUnwindSafe(perform(ctx, planned, action)).catch_unwind();
+        work.await.unwrap_or_else(|_| {
+            let message = format!("internal error: {} panicked", action.name());
+            ActionResult::Failed(CallFailure { unreachable: false, message })
+        })
+    };
+    tracing::debug!(pod_uid = %job.uid, action = action.name(), ?result, "action ended");
+    (at, result)
 }
 
 async fn perform(ctx: &EngineContext, at: PlannedAction<'_>, action: &Action) -> ActionResult {
@@ -172,7 +153,7 @@ async fn perform(ctx: &EngineContext, at: PlannedAction<'_>, action: &Action) ->
         Action::RemoveContainer { id, log, .. } => {
             let result = absent_is_ok(ports.runtime.remove_container(id).await);
             match log {
-                Some(log) if succeeded(&result) => files_result(ports.files.remove_container_logs(log).await),
+                Some(log) if result.succeeded() => files_result(ports.files.remove_container_logs(log).await),
                 _ => result,
             }
         }
@@ -200,7 +181,7 @@ async fn ask_for_volume(
     match &ctx.csi {
         Some(csi) => csi.perform(at.request(), what).await,
         None => {
-            let message = format!("this agent knows no storage drivers, not {driver} either");
+            let message = format!("CSI is not available on this node, so driver {driver} can't be used");
             ActionResult::Failed(CallFailure { unreachable: false, message })
         }
     }
@@ -235,7 +216,7 @@ async fn set_up_volume(ctx: &EngineContext, at: PlannedAction<'_>, volume: &Volu
         }
     };
     if !matches!(result, ActionResult::Interrupted) {
-        ports.meter.volume_set_up(&volume.plugin(), succeeded(&result), begun.elapsed());
+        ports.meter.volume_set_up(&volume.plugin(), result.succeeded(), begun.elapsed());
     }
     result
 }
@@ -339,7 +320,6 @@ async fn start_container(ctx: &EngineContext, job: &PlanJob, start: &StartContai
             failure: call_failure(&error),
         };
     }
-    observe_again_soon(ctx, &job.uid);
     // Without the link a log collector does not find the log, but the container runs: the start did not fail.
     if let Err(error) = ports.files.link_log(&start.pod, &start.name, id.as_str(), &start.log_path).await {
         tracing::warn!(pod = %start.pod, container = start.name, "linking the log: {}", error.user_message());
@@ -355,17 +335,6 @@ async fn start_container(ctx: &EngineContext, job: &PlanJob, start: &StartContai
         }
         None => ActionResult::Interrupted,
     }
-}
-
-/// A container may exit before StartContainer returns, and a runtime may send the exit event before its list shows the
-/// exit. A reading in between would miss the exit until the next complete reading, so every start is followed by one
-/// more reading of the pod.
-fn observe_again_soon(ctx: &EngineContext, uid: &PodUid) {
-    let (outbox, uid) = (ctx.outbox.clone(), uid.clone());
-    tokio::spawn(async move {
-        tokio::time::sleep(OBSERVE_AGAIN_AFTER).await;
-        outbox.send(Event::Hint(decide::Hint::Pod(uid)));
-    });
 }
 
 pub(crate) fn call_failure(error: &RuntimeError) -> CallFailure {

@@ -9,7 +9,7 @@ use model::text_limits::{TextLimit, truncate_output, truncate_text};
 use model::{ContainerId, PodUid};
 use ports::HookAnswer;
 
-use crate::dispatcher::EngineContext;
+use crate::context::EngineContext;
 
 /// Sleeps. `cut_short` runs if the sleep is dropped before its end.
 async fn sleep(length: Duration, cut_short: impl FnOnce()) {

@@ -6,35 +6,20 @@
 //! ```
 //! If a credential source fails, that is logged and the pull goes on with the others.
 
-use std::collections::BTreeMap;
-
+use decide::action::CallFailure;
 use decide::credentials::{
-    self, CredentialCandidate, CredentialSource, Keyring, PluginCache, PluginTokens, candidates, node_logins,
-    records,
+    self, CredentialCandidate, CredentialSource, Keyring, candidates, node_logins, records,
 };
-use decide::effect::PullContext;
-use decide::event::{CallFailure, Event, PulledImage};
-use decide::images::{PullKey, split_key};
+use decide::event::{Event, PulledImage};
+use decide::image_pull::{PullContext, PullKey};
+use decide::images::split_key;
 use model::credentials::{PullCredentials, PullHistory, PullSecret};
 use model::cri::{Image, ImageSpec, RegistryAuth};
 use ports::{Disposition, PullRecords, RecordError};
-use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use crate::dispatcher::EngineContext;
+use crate::context::EngineContext;
 use crate::executor::call_failure;
-
-/// State that image calls share. Answers of plugins stay here: events carry no secrets.
-#[derive(Default)]
-pub(crate) struct ImageCallState {
-    pub(crate) plugin_responses: Mutex<PluginCache>,
-    /// Service account tokens that were requested for plugins.
-    pub(crate) plugin_tokens: Mutex<PluginTokens>,
-    /// Plugins' answers for images whose pulls are about to start.
-    pub(crate) plugin_keyrings: Mutex<BTreeMap<PullKey, Keyring>>,
-    /// Held while records are read and written back, so that no write overwrites another.
-    records: Mutex<()>,
-}
 
 fn spec(key: &str) -> ImageSpec {
     let (image, handler) = split_key(key);

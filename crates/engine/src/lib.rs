@@ -11,78 +11,55 @@
 
 mod api_calls;
 mod clock;
+mod context;
 mod csi;
 mod disk_calls;
 mod dispatcher;
+mod engine_ports;
 mod event_recorder;
 mod executor;
 mod exit_waiters;
 #[cfg(test)]
 mod fake_api;
 mod hooks;
+mod image_call_state;
 mod image_calls;
 mod lease_renewer;
+mod log_calls;
 mod node_duties;
 mod node_reconciler;
 mod object_watches;
 mod observe;
+mod outbox;
 mod panicked_calls;
 mod panics;
 mod plugin_calls;
+mod pod_watchers;
 mod probe_calls;
 mod query;
+mod startup;
 mod sweep;
 mod tasks;
 mod tear_down;
 mod timers;
 
-use std::sync::Arc;
-
 use decide::NodeState;
-use ports::{
-    Cgroups, ClusterPorts, EngineMetrics, EventSink, HttpHooks, Images, PanicRecords, PodFeed, PodFiles,
-    ProbeRecordStore, Prober, PullRecords, RegistryCredentials, Runtime, RuntimeEvents, Tracing,
-    VolumeNoticeFeed, WallClock,
-};
+use ports::PodFeed;
 use tokio_util::sync::CancellationToken;
 
 pub use clock::Clock;
 pub use csi::{CsiPorts, VolumeCalls};
 pub use dispatcher::EngineError;
+pub use engine_ports::Ports;
 pub use event_recorder::EventRecorder;
 pub use node_duties::NodeDuties;
 pub use query::EngineHandle;
 pub use tasks::EssentialTasks;
-
-/// The ports that the engine uses.
-#[derive(Clone)]
-pub struct Ports {
-    pub runtime: Arc<dyn Runtime>,
-    pub images: Arc<dyn Images>,
-    pub credentials: Arc<dyn RegistryCredentials>,
-    /// `None`: pulls are not recorded.
-    pub pull_records: Option<Arc<dyn PullRecords>>,
-    pub hints: Arc<dyn RuntimeEvents>,
-    pub files: Arc<dyn PodFiles>,
-    pub volume_news: Arc<dyn VolumeNoticeFeed>,
-    pub cgroups: Arc<dyn Cgroups>,
-    pub events: Arc<dyn EventSink>,
-    pub http_hooks: Arc<dyn HttpHooks>,
-    pub prober: Arc<dyn Prober>,
-    pub probe_records: Arc<dyn ProbeRecordStore>,
-    pub panic_records: Arc<dyn PanicRecords>,
-    pub wall: Arc<dyn WallClock>,
-    pub meter: Arc<dyn EngineMetrics>,
-    /// `None`: no storage driver can register.
-    pub csi: Option<CsiPorts>,
-    /// Where plans send their spans.
-    pub tracing: Tracing,
-    /// `None`: the node runs without a cluster.
-    pub cluster: Option<ClusterPorts>,
-}
+#[cfg(debug_assertions)]
+pub use tasks::TaskPanic;
 
 /// An engine that has not started. Queries may be sent already; they are answered once it runs.
-pub struct Engine(dispatcher::PreparedEngine);
+pub struct Engine(startup::PreparedEngine);
 
 impl Engine {
     /// Adds the node's duties: in a cluster its Node object and Lease, and everywhere the facts about the host.
@@ -99,6 +76,13 @@ impl Engine {
         self
     }
 
+    /// Makes one of the tasks that start with the engine panic, so that tests see what follows. Only in debug builds.
+    #[cfg(debug_assertions)]
+    pub fn with_task_panic(mut self, panic: TaskPanic) -> Self {
+        self.0.with_task_panic(panic);
+        self
+    }
+
     /// Runs until `stop` is cancelled; the pods keep running then. Any other end is an error, and the process must end
     /// too.
     pub fn start(self) -> tokio::task::JoinHandle<Result<(), EngineError>> {
@@ -112,6 +96,6 @@ pub fn new(
     feeds: Vec<Box<dyn PodFeed>>,
     stop: CancellationToken,
 ) -> (EngineHandle, Engine) {
-    let (handle, ready) = dispatcher::prepare(state, ports, feeds, stop);
+    let (handle, ready) = startup::prepare(state, ports, feeds, stop);
     (handle, Engine(ready))
 }

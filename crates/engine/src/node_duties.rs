@@ -10,15 +10,18 @@ use decide::jitter::JitterSeed;
 use decide::node::{self, RuntimeSnapshot};
 use futures::{FutureExt, StreamExt};
 use model::ApiEvent;
+use model::k8s::Node;
 use model::node::{HostAddresses, HostFacts, NodeObjectConfig};
 use ports::{ClusterPorts, HostFactsSource, Images, NodeApi, ObservedObject, Runtime};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
+use crate::context::EngineContext;
 use crate::csi::node_object::CsiNodeReconciler;
-use crate::dispatcher::{EngineContext, Outbox};
 use crate::lease_renewer::LeaseRenewer;
 use crate::node_reconciler::{ImageList, NodeReconciler, NodeReconcilerDeps, WatchedNode};
+use crate::object_watches::WATCH_RESTART_DELAY;
+use crate::outbox::Outbox;
 
 /// Runtimes send events when images are added, but not all do when images are removed. So images are also listed at
 /// this period.
@@ -60,25 +63,28 @@ pub(crate) fn start(
     // In a cluster a new address is sent with the next status update; without one there is no hurry.
     let period = if ctx.ports.cluster.is_some() { setup.status_period } else { FACTS_PERIOD_ALONE };
     let refresh = refresh_facts(duties.facts, period, facts_now, ctx.outbox.clone());
-    spawn_until(ctx, stop, "reading host facts", refresh);
+    ctx.essential_tasks.spawn_until("reading host facts", stop, refresh);
     let configured = Some(setup.pod_cidr.clone()).filter(|cidr| !cidr.is_empty());
     let (cidrs_now, cidrs) = watch::channel(configured.filter(|_| ctx.ports.cluster.is_none()));
     let tell = send_pod_cidrs_to_runtime(ctx.ports.runtime.clone(), cidrs);
-    spawn_until(ctx, stop, "sending pod CIDRs to the runtime", tell);
+    // Without a cluster it ends when the configured CIDR has been sent.
+    let tell = stop.clone().run_until_cancelled_owned(tell);
+    ctx.essential_tasks.spawn("sending pod CIDRs to the runtime", tell);
     let cluster = ctx.ports.cluster.clone()?;
 
     let (images_now, images) = watch::channel(ImageList::default());
     let list = list_images(ctx.ports.images.clone(), runtime.clone(), ctx.images_changed.clone(), images_now);
-    spawn_until(ctx, stop, "the list of images", list);
+    ctx.essential_tasks.spawn_until("the list of images", stop, list);
     let (node_now, node) = watch::channel(WatchedNode::default());
     let name = setup.name.clone();
     let follow = follow_node(cluster.node.clone(), name, ctx.outbox.clone(), node_now, cidrs_now);
-    spawn_until(ctx, stop, "the watch of the Node", follow);
+    ctx.essential_tasks.spawn_until("the watch of the Node", stop, follow);
     let has_drivers = ctx.ports.csi.is_some();
     let csi_node = has_drivers.then(|| CsiNodeReconciler::new(cluster.clone(), setup.name.clone()));
     let storage = match &csi_node {
         Some(keeper) => {
-            ctx.essential_tasks.spawn("CSINode updates", keeper.clone().run(node.clone(), stop.clone()));
+            let run = keeper.clone().run(node.clone(), stop.clone());
+            ctx.essential_tasks.spawn_until("CSINode updates", stop, run);
             keeper.not_ready_reason()
         }
         None => watch::channel(None).1,
@@ -120,7 +126,7 @@ fn start_keepers(
         last: None,
     };
     if !setup.lease_duration.is_zero() {
-        ctx.essential_tasks.spawn("Lease renewal", keeper.run(stop.clone()));
+        ctx.essential_tasks.spawn_until("Lease renewal", stop, keeper.run(stop.clone()));
     }
     let deps = NodeReconcilerDeps {
         setup,
@@ -135,17 +141,8 @@ fn start_keepers(
         storage,
         volumes: ctx.volumes_in_use.subscribe(),
     };
-    ctx.essential_tasks.spawn("Node status updates", NodeReconciler::new(deps).run(events, stop.clone()));
-}
-
-fn spawn_until(
-    ctx: &EngineContext,
-    stop: &CancellationToken,
-    name: &'static str,
-    task: impl Future<Output = ()> + Send + 'static,
-) {
-    let task = stop.clone().run_until_cancelled_owned(task);
-    ctx.essential_tasks.spawn(name, task);
+    let run = NodeReconciler::new(deps).run(events, stop.clone());
+    ctx.essential_tasks.spawn_until("Node status updates", stop, run);
 }
 
 /// Forwards the Node object: every state to the Node reconciler, and what affects pods to the dispatcher.
@@ -156,26 +153,38 @@ pub(crate) async fn follow_node(
     now: watch::Sender<WatchedNode>,
     cidrs: watch::Sender<Option<String>>,
 ) {
-    let mut states = api.watch(&name);
-    while let Some(state) = states.next().await {
-        let node = match state {
-            ObservedObject::Present(node) => Some(node),
-            ObservedObject::Absent => None,
-        };
-        if node::changed_for_pods(now.borrow().node.as_deref(), node.as_deref()) {
-            outbox.send(Event::NodeObserved(node.clone()));
+    loop {
+        let mut states = api.watch(&name);
+        while let Some(state) = states.next().await {
+            let node = match state {
+                ObservedObject::Present(node) => Some(node),
+                ObservedObject::Absent => None,
+            };
+            take_node(node, &outbox, &now, &cidrs);
         }
-        if let Some(given) = node.as_deref().and_then(node::pod_cidrs) {
-            cidrs.send_if_modified(|told| told.replace(given.clone()).as_ref() != Some(&given));
-        }
-        now.send_modify(|now| {
-            let before = std::mem::replace(&mut now.node, node);
-            if now.node.is_none() {
-                now.deleted_uid =
-                    before.and_then(|node| node.metadata.uid.clone()).or(now.deleted_uid.take());
-            }
-        });
+        tracing::warn!("the watch of the Node ended, starting it again");
+        tokio::time::sleep(WATCH_RESTART_DELAY).await;
     }
+}
+
+fn take_node(
+    node: Option<Arc<Node>>,
+    outbox: &Outbox,
+    now: &watch::Sender<WatchedNode>,
+    cidrs: &watch::Sender<Option<String>>,
+) {
+    if node::changed_for_pods(now.borrow().node.as_deref(), node.as_deref()) {
+        outbox.send(Event::NodeObserved(node.clone()));
+    }
+    if let Some(given) = node.as_deref().and_then(node::pod_cidrs) {
+        cidrs.send_if_modified(|told| told.replace(given.clone()).as_ref() != Some(&given));
+    }
+    now.send_modify(|now| {
+        let before = std::mem::replace(&mut now.node, node);
+        if now.node.is_none() {
+            now.deleted_uid = before.and_then(|node| node.metadata.uid.clone()).or(now.deleted_uid.take());
+        }
+    });
 }
 
 /// Reads the facts about the host again and again. A DNS resolver that hangs delays only these facts.
@@ -265,7 +274,6 @@ mod tests {
     use crate::fake_api::FakeApi;
     use async_trait::async_trait;
     use model::cri::{FilesystemUsage, Image, ImageSpec, RegistryAuth, SandboxConfig};
-    use model::k8s::Node;
     use ports::{FactsError, RuntimeError};
     use tokio::sync::mpsc;
 

@@ -1,38 +1,42 @@
 //! Objects of the cluster: watches that exist while pods need them, tokens, services.
 //!
 //! ```text
-//!   WatchObject ──> a task that forwards what it sees ──> ObjectSeen ...   until UnwatchObject
+//!   WatchObject ──> a task that forwards what it sees ──> ObjectObserved ...   until UnwatchObject
 //!   RequestToken ──> one call ──> TokenIssued
 //!   RequestCertificate ──> one call ──> CertificateRequested
-//!   ReadStorage ──> one call ──> StorageRead
+//!   ReadStorageObject ──> one call ──> StorageRead
 //! ```
-//! Streams reconnect by themselves. If one ends all the same, it is started again after a delay.
+//! Streams reconnect by themselves. If one ends all the same, it is started again after a delay. A panic in a watch that
+//! all pods share ends the engine; the watch of a single object is started again, with back-off.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use decide::Event;
 use futures::StreamExt;
+use futures::stream::BoxStream;
 use model::cluster::{ObjectKey, PodTokenRequest, Token};
 use model::k8s;
 use model::pod::Source;
 use model::pod_certificate::{CertificateSource, CertificateWanted};
 use model::runtime_class::RuntimeClass;
 use model::storage::{StorageKey, StorageState};
-use ports::{ApiError, CertificateRequestError, ClusterPorts};
+use ports::{ApiError, CertificateRequestError, ClusterPorts, ObjectApi};
 use tokio_util::sync::CancellationToken;
 
-use crate::dispatcher::Outbox;
-use crate::tasks::spawn_call;
+use crate::outbox::Outbox;
+use crate::tasks::{EssentialTasks, restart_after_panic, spawn_call};
 
 /// The delay before a watch that ended is started again.
-const WATCH_RESTART_DELAY: Duration = Duration::from_secs(1);
+pub(crate) const WATCH_RESTART_DELAY: Duration = Duration::from_secs(1);
 
 pub(crate) struct ClusterObjectWatches {
     /// `None`: the node runs without a cluster.
     cluster: Option<ClusterPorts>,
     outbox: Outbox,
     stop: CancellationToken,
+    essential: EssentialTasks,
     watches: HashMap<ObjectKey, CancellationToken>,
 }
 
@@ -43,81 +47,60 @@ fn runtime_class_entry(class: &k8s::RuntimeClass) -> (String, RuntimeClass) {
 }
 
 impl ClusterObjectWatches {
-    pub fn new(cluster: Option<ClusterPorts>, outbox: Outbox, stop: CancellationToken) -> Self {
-        Self { cluster, outbox, stop, watches: HashMap::new() }
+    pub fn new(
+        cluster: Option<ClusterPorts>,
+        outbox: Outbox,
+        stop: CancellationToken,
+        essential: EssentialTasks,
+    ) -> Self {
+        Self { cluster, outbox, stop, essential, watches: HashMap::new() }
     }
 
-    pub fn follow_services(&self) {
-        let Some(cluster) = &self.cluster else { return };
-        let (shared, outbox, stop) = (cluster.shared.clone(), self.outbox.clone(), self.stop.clone());
-        tokio::spawn(stop.run_until_cancelled_owned(async move {
+    /// Follows objects that all pods share. `open` begins a watch of all of them, whose every state is an event.
+    fn follow<T: Send + 'static>(
+        &self,
+        what: &'static str,
+        open: impl Fn(&ClusterPorts) -> BoxStream<'static, T> + Send + 'static,
+        event: impl Fn(T) -> Event + Send + 'static,
+    ) {
+        let Some(cluster) = self.cluster.clone() else { return };
+        let outbox = self.outbox.clone();
+        self.essential.spawn_until(what, &self.stop, async move {
             loop {
-                let mut sets = shared.services();
-                while let Some(services) = sets.next().await {
-                    outbox.send(Event::Services(services));
+                let mut states = open(&cluster);
+                while let Some(state) = states.next().await {
+                    outbox.send(event(state));
                 }
                 tokio::time::sleep(WATCH_RESTART_DELAY).await;
             }
-        }));
+        });
+    }
+
+    pub fn follow_services(&self) {
+        self.follow("the watch of Services", |cluster| cluster.shared.services(), Event::Services);
     }
 
     /// Watches which runtime handler each RuntimeClass names. The overhead is already in the spec of pods from the API.
     pub fn follow_runtime_classes(&self) {
-        let Some(cluster) = &self.cluster else { return };
-        let (shared, outbox, stop) = (cluster.shared.clone(), self.outbox.clone(), self.stop.clone());
-        tokio::spawn(stop.run_until_cancelled_owned(async move {
-            loop {
-                let mut sets = shared.runtime_classes();
-                while let Some(classes) = sets.next().await {
-                    let classes = classes.iter().map(|class| runtime_class_entry(class)).collect();
-                    outbox.send(Event::RuntimeClasses { source: Source::Api, classes });
-                }
-                tokio::time::sleep(WATCH_RESTART_DELAY).await;
-            }
-        }));
+        let event = |classes: Vec<Arc<k8s::RuntimeClass>>| {
+            let classes = classes.iter().map(|class| runtime_class_entry(class)).collect();
+            Event::RuntimeClasses { source: Source::Api, classes }
+        };
+        self.follow("the watch of RuntimeClasses", |cluster| cluster.shared.runtime_classes(), event);
     }
 
     pub fn follow_csi_drivers(&self) {
-        let Some(cluster) = &self.cluster else { return };
-        let (shared, outbox, stop) = (cluster.shared.clone(), self.outbox.clone(), self.stop.clone());
-        tokio::spawn(stop.run_until_cancelled_owned(async move {
-            loop {
-                let mut sets = shared.csi_drivers();
-                while let Some(drivers) = sets.next().await {
-                    outbox.send(Event::CsiDrivers(drivers));
-                }
-                tokio::time::sleep(WATCH_RESTART_DELAY).await;
-            }
-        }));
+        self.follow("the watch of CSIDrivers", |cluster| cluster.shared.csi_drivers(), Event::CsiDrivers);
     }
 
     pub fn follow_trust_bundles(&self) {
-        let Some(cluster) = &self.cluster else { return };
-        let (shared, outbox, stop) = (cluster.shared.clone(), self.outbox.clone(), self.stop.clone());
-        tokio::spawn(stop.run_until_cancelled_owned(async move {
-            loop {
-                let mut sets = shared.trust_bundles();
-                while let Some(bundles) = sets.next().await {
-                    outbox.send(Event::TrustBundles(bundles));
-                }
-                tokio::time::sleep(WATCH_RESTART_DELAY).await;
-            }
-        }));
+        let open = |cluster: &ClusterPorts| cluster.shared.trust_bundles();
+        self.follow("the watch of ClusterTrustBundles", open, Event::TrustBundles);
     }
 
     pub fn follow_certificate_requests(&self, node: String) {
-        let Some(cluster) = &self.cluster else { return };
-        let (certificates, outbox) = (cluster.certificates.clone(), self.outbox.clone());
-        let stop = self.stop.clone();
-        tokio::spawn(stop.run_until_cancelled_owned(async move {
-            loop {
-                let mut sets = certificates.requests(&node);
-                while let Some(requests) = sets.next().await {
-                    outbox.send(Event::CertificateRequests(requests));
-                }
-                tokio::time::sleep(WATCH_RESTART_DELAY).await;
-            }
-        }));
+        let open = move |cluster: &ClusterPorts| cluster.certificates.requests(&node);
+        self.follow("the watch of PodCertificateRequests", open, Event::CertificateRequests);
     }
 
     /// Reads once; whether to read again is decided by a step.
@@ -146,21 +129,11 @@ impl ClusterObjectWatches {
             old.cancel();
         }
         let (objects, outbox) = (cluster.objects.clone(), self.outbox.clone());
-        tokio::spawn(stop.run_until_cancelled_owned(async move {
-            loop {
-                let mut states = objects.watch(&key);
-                while let Some(state) = states.next().await {
-                    outbox.send(Event::ObjectObserved { key: key.clone(), state });
-                }
-                tracing::warn!(
-                    kind = key.kind.word(),
-                    namespace = key.namespace,
-                    name = key.name,
-                    "watch ended, starting it again"
-                );
-                tokio::time::sleep(WATCH_RESTART_DELAY).await;
-            }
-        }));
+        let what = format!("the watch of {} {}/{}", key.kind.word(), key.namespace, key.name);
+        let watch = async move {
+            restart_after_panic(&what, || forward_states(&objects, &key, &outbox)).await;
+        };
+        tokio::spawn(stop.run_until_cancelled_owned(watch));
     }
 
     pub fn unwatch(&mut self, key: &ObjectKey) {
@@ -199,6 +172,22 @@ impl ClusterObjectWatches {
             outbox.send(Event::CertificateRequested { source, call, result });
         };
         spawn_call(&self.outbox, request, failed);
+    }
+}
+
+async fn forward_states(objects: &Arc<dyn ObjectApi>, key: &ObjectKey, outbox: &Outbox) {
+    loop {
+        let mut states = objects.watch(key);
+        while let Some(state) = states.next().await {
+            outbox.send(Event::ObjectObserved { key: key.clone(), state });
+        }
+        tracing::warn!(
+            kind = key.kind.word(),
+            namespace = key.namespace,
+            name = key.name,
+            "watch ended, starting it again"
+        );
+        tokio::time::sleep(WATCH_RESTART_DELAY).await;
     }
 }
 

@@ -5,6 +5,7 @@
 //! refuses a status, answers too late or describes another object, this is noted in the pod (`missing_status`), and the
 //! pod is described by its list entry. All other pods are read as usual.
 
+use model::GrpcCode;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,7 +31,7 @@ use ports::{
 };
 use tokio::time::timeout;
 
-use crate::dispatcher::EngineContext;
+use crate::context::EngineContext;
 
 type PreviousObservations = BTreeMap<PodUid, PreviousObservation>;
 
@@ -306,12 +307,12 @@ fn is_missing(known: Option<&PreviousObservation>, id: &str) -> bool {
 /// The runtime's earlier error, if it is too early to ask again.
 fn earlier_status_error(known: Option<&PreviousObservation>, id: &str) -> Option<RuntimeError> {
     let answer = known.filter(|known| !known.retry_missing_status)?.pod.missing_status.get(id)?;
-    Some(RuntimeError::Failed { call: "status", code: 0, message: answer.clone() })
+    Some(RuntimeError::Failed { call: "status", code: GrpcCode::Unknown, message: answer.clone() })
 }
 
 fn wrong_id_error(call: &'static str, id: &str) -> RuntimeError {
     let message = format!("the runtime answered with the status of {id:?}");
-    RuntimeError::Failed { call, code: 0, message }
+    RuntimeError::Failed { call, code: GrpcCode::Unknown, message }
 }
 
 fn read_sandbox(info: SandboxInfo, status: SandboxStatus) -> ObservedSandbox {

@@ -1,12 +1,14 @@
 //! The outcome of a call that panicked: for each effect whose event is awaited, the event that reports the failure.
 
+use decide::action::CallFailure;
 use decide::effect::ApiCall;
-use decide::event::{ApiCallResult, ApiFailure, ApiFailureKind, CallFailure, Event, RuntimeCheck};
-use decide::images::PullKey;
-use model::PodUid;
+use decide::event::{ApiCallResult, ApiFailure, ApiFailureKind, Event, RuntimeCheck};
+use decide::image_pull::PullKey;
 use model::disk_usage::PodDiskUsage;
+use model::log_rotation::LogCall;
 use model::observed::Scope;
 use model::volume::VolumeSetup;
+use model::{ContainerId, PodUid};
 
 fn refused(message: String) -> CallFailure {
     CallFailure { unreachable: false, message }
@@ -34,6 +36,10 @@ pub(crate) fn pull(pull: PullKey) -> impl FnOnce(String) -> Option<Event> {
     move |message| Some(Event::ImagePulled { pull, result: Err(refused(message)) })
 }
 
+pub(crate) fn read_user_ids(_: String) -> Option<Event> {
+    Some(Event::UserIdsRead { ids: Vec::new(), unlisted: true })
+}
+
 pub(crate) fn sweep(message: String) -> Option<Event> {
     Some(Event::SweepEnded { problems: vec![message] })
 }
@@ -44,6 +50,11 @@ pub(crate) fn update_volume(uid: PodUid, volume: Box<VolumeSetup>) -> impl FnOnc
 
 pub(crate) fn measure_disk_usage(uid: PodUid) -> impl FnOnce(String) -> Option<Event> {
     move |message| Some(Event::DiskMeasured { uid, result: Err::<PodDiskUsage, _>(message) })
+}
+
+pub(crate) fn log(id: ContainerId, call: &LogCall) -> impl FnOnce(String) -> Option<Event> + use<> {
+    let call = call.clone();
+    move |message| Some(Event::LogCallEnded { id, result: call.failed(message) })
 }
 
 pub(crate) fn api(call: &ApiCall) -> impl FnOnce(String) -> Option<Event> + use<> {

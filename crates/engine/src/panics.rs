@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use model::panic_record::PanicRecord;
 
-use crate::dispatcher::EngineContext;
+use crate::context::EngineContext;
 
 /// How long we wait for the disk.
 const DISK_TIMEOUT: Duration = Duration::from_secs(10);

@@ -10,16 +10,16 @@ use decide::credentials::{
     CredentialSource, Keyring, PluginInvocation, PluginServiceAccount, annotations_for_plugin, plugin,
     plugin_invocation, repository, token_request_of_plugin,
 };
-use decide::effect::PullingPod;
 use decide::event::Event;
-use decide::images::{PullKey, split_key};
+use decide::image_pull::{PullKey, PullingPod};
+use decide::images::split_key;
 use futures::future::join_all;
 use model::cluster::{PodTokenRequest, Token};
 use model::credentials::{
     CredentialPlugin, Logins, PullServiceAccount, ServiceAccountFacts, TokenAttributes,
 };
 
-use crate::dispatcher::EngineContext;
+use crate::context::EngineContext;
 
 /// Calls all plugins that match the image, concurrently.
 pub(crate) async fn ask_plugins(ctx: EngineContext, pull: PullKey, pod: PullingPod, for_access: bool) {

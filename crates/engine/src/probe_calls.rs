@@ -8,13 +8,13 @@ use decide::back_off::go_duration;
 use futures::FutureExt;
 use model::cri::ExecResult;
 use model::probe::{ProbeCall, ProbeCheck, ProbeKind, ProbeOutcome, ProbeRecord};
-use model::text_limits::{TextLimit, truncate_output};
+use model::text_limits::{TextLimit, truncate_output, truncate_text};
 use model::{ContainerId, PodUid};
 use ports::RuntimeError;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use crate::dispatcher::EngineContext;
+use crate::context::EngineContext;
 
 /// The runtime enforces the timeout of a command. If it does not, we wait this much longer.
 const RUNTIME_SLACK: Duration = Duration::from_secs(1);
@@ -97,7 +97,8 @@ fn probe_outcome(
         }
         Err(RuntimeError::TimedOut { .. }) => {
             let (command, after) = (command.join(" "), go_duration(timeout));
-            ProbeOutcome::failure(format!("command timed out: {command:?} timed out after {after}"))
+            let message = format!("command timed out: {command:?} timed out after {after}");
+            ProbeOutcome::failure(truncate_text(message, TextLimit::ProbeOutput))
         }
         Err(error) => ProbeOutcome::unknown(error.user_message()),
     }
@@ -166,6 +167,10 @@ mod tests {
         let words =
             |after: &str| format!("command timed out: \"sh -c say \\\"x\\\"\" timed out after {after}");
         check(2, timed_out(Duration::from_secs(2)), bad(&words("2s")));
+        let long = ["x".repeat(1 << 20)];
+        let message = format!("command timed out: {:?} timed out after 2s", long[0]);
+        let outcome = probe_outcome(&long, Duration::from_secs(2), timed_out(Duration::from_secs(2)));
+        assert_eq!(outcome, bad(&truncate_text(message, TextLimit::ProbeOutput)));
         check(90, timed_out(Duration::ZERO), bad(&words("1m30s")));
         let gone = RuntimeError::NotFound { call: "ExecSync", message: "no container c0".into() };
         check(1, Err(gone), ProbeOutcome::unknown("no container c0"));

@@ -8,18 +8,20 @@ use decide::NodeState;
 use decide::lifecycle::Lifecycle;
 use decide::state::PodEntry;
 use decide::volumes::VolumeInputs;
+use decide::volumes::csi::SelinuxCounts;
 use model::k8s::{Pod, PodList};
 use model::pod::{Source, UnreadablePod};
 use model::report::{
-    CertificateCount, ContainerView, NodeReport, PodReport, RecentEvent, VolumeCount, WatchReport, WhyLine,
-    WhyReport,
+    CertificateCount, ContainerView, NodeReport, PodReport, RecentEvent, SelinuxCount, VolumeCount,
+    WatchReport, WhyLine, WhyReport,
 };
 use model::why::Cause;
 use model::{ApiEvent, ContainerId, Now, PodUid, Wall};
-use ports::{AgentView, PodDetails};
+use ports::{AgentView, PodDetails, PodSnapshot, PodWatch, PodWatches};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::exit_waiters::ExitWaiters;
+use crate::pod_watchers::{self, PodWatchers};
 
 /// Events kept per pod for the debugging API.
 const EVENTS_KEPT: usize = 24;
@@ -33,6 +35,9 @@ pub(crate) enum Query {
     WaitForExit { pod: PodUid, container: ContainerId, told: oneshot::Sender<()> },
     AllPodDetails(oneshot::Sender<Vec<PodDetails>>),
     Node(oneshot::Sender<NodeReport>),
+    Snapshots(oneshot::Sender<Vec<PodSnapshot>>),
+    Snapshot { uid: PodUid, answer: oneshot::Sender<Option<PodSnapshot>> },
+    WatchPods(oneshot::Sender<PodWatch>),
 }
 
 /// Sends queries to the engine. Every answer is `None` when the engine has ended.
@@ -88,19 +93,43 @@ impl AgentView for EngineHandle {
     }
 }
 
+#[async_trait]
+impl PodWatches for EngineHandle {
+    async fn list_pods(&self) -> Option<Vec<PodSnapshot>> {
+        self.ask(Query::Snapshots).await
+    }
+
+    async fn get_pod(&self, uid: PodUid) -> Option<Option<PodSnapshot>> {
+        self.ask(|answer| Query::Snapshot { uid, answer }).await
+    }
+
+    async fn watch_pods(&self) -> Option<PodWatch> {
+        self.ask(Query::WatchPods).await
+    }
+}
+
+/// What queries may add themselves to.
+#[derive(Default)]
+pub(crate) struct Waiting {
+    pub exits: ExitWaiters,
+    pub pods: PodWatchers,
+}
+
 impl Query {
     pub fn answer(
         self,
         state: &NodeState,
         events: &RecentPodEvents,
-        waiting: &mut ExitWaiters,
+        waiting: &mut Waiting,
         now: Now,
         watches: impl FnOnce() -> Vec<WatchReport>,
     ) {
-        let wanted = || state.pods.values().filter(|e| !e.orphan);
+        let wanted = || state.pods.values().filter(|e| !e.standing().is_orphan());
         // The receiver of the answer may have been dropped.
         match self {
-            Query::Pods(to) => drop(to.send(wanted().filter(|e| !e.removed).map(with_status).collect())),
+            Query::Pods(to) => {
+                drop(to.send(wanted().filter(|e| !e.standing().is_removed()).map(with_status).collect()))
+            }
             Query::Running(to) => {
                 drop(to.send(state.pods.values().filter_map(pod_of_running_containers).collect()))
             }
@@ -110,8 +139,8 @@ impl Query {
             }
             Query::Why { namespace, name, answer } => {
                 let same = |e: &&PodEntry| {
-                    (e.view.name() == name || e.view.uid.as_str() == name)
-                        && namespace.as_deref().is_none_or(|ns| ns == e.view.namespace())
+                    (e.view().name() == name || e.view().uid.as_str() == name)
+                        && namespace.as_deref().is_none_or(|ns| ns == e.view().namespace())
                 };
                 let known = state.pods.values().filter(same).map(|e| why(state, e, events, now));
                 let asked = |pod: &&UnreadablePod| {
@@ -123,16 +152,19 @@ impl Query {
                 drop(answer.send(known.chain(strangers).collect()));
             }
             Query::Find { namespace, name, answer } => {
-                let same = |e: &&PodEntry| e.view.name() == name && e.view.namespace() == namespace;
-                let stays = wanted().filter(same).min_by_key(|e| e.removed);
+                let same = |e: &&PodEntry| e.view().name() == name && e.view().namespace() == namespace;
+                let stays = wanted().filter(same).min_by_key(|e| e.standing().is_removed());
                 drop(answer.send(stays.map(|e| pod_details(state, e, now))));
             }
-            Query::WaitForExit { pod, container, told } => waiting.add(state, pod, container, told),
+            Query::WaitForExit { pod, container, told } => waiting.exits.add(state, pod, container, told),
             Query::AllPodDetails(to) => drop(to.send(wanted().map(|e| pod_details(state, e, now)).collect())),
             Query::Node(to) => {
                 let report = NodeReport { watches: watches(), ..node(state, now) };
                 drop(to.send(report));
             }
+            Query::Snapshots(to) => drop(to.send(pod_watchers::list(state))),
+            Query::Snapshot { uid, answer } => drop(answer.send(pod_watchers::get(state, &uid))),
+            Query::WatchPods(to) => drop(to.send(waiting.pods.add(state))),
         }
     }
 }
@@ -176,7 +208,7 @@ fn why_unreadable(pod: &UnreadablePod, events: &RecentPodEvents, now: Now) -> Wh
 }
 
 fn with_status(entry: &PodEntry) -> Pod {
-    let mut pod = Pod::clone(&entry.view.pod);
+    let mut pod = Pod::clone(&entry.view().pod);
     if let Some(status) = &entry.status {
         pod.status = Some((**status).clone());
     }
@@ -187,7 +219,7 @@ fn volume_inputs<'a>(state: &'a NodeState, entry: &'a PodEntry, now: Now) -> Vol
     VolumeInputs {
         config: &state.config,
         facts: &state.facts,
-        pod: &entry.view,
+        pod: entry.view(),
         cluster: state.objects.as_ref(),
         node: state.node.as_deref(),
         now: now.wall,
@@ -195,14 +227,14 @@ fn volume_inputs<'a>(state: &'a NodeState, entry: &'a PodEntry, now: Now) -> Vol
 }
 
 fn pod_details(state: &NodeState, entry: &PodEntry, now: Now) -> PodDetails {
-    let cgroup = decide::cgroups::pod_cgroup(&state.config, &entry.view);
+    let cgroup = decide::cgroups::pod_cgroup(&state.config, entry.view());
     let mut volumes = decide::volumes::measured(&volume_inputs(state, entry, now));
     // A driver knows nothing of a volume before it was published.
     volumes.retain(|volume| volume.of_driver.is_none() || entry.ledger.volumes_set_up.contains(&volume.name));
     PodDetails {
         cgroup: cgroup.map(|name| name.to_path(state.config.cgroup_driver)),
-        uid: entry.view.uid.clone(),
-        pod: entry.view.pod.clone(),
+        uid: entry.view().uid.clone(),
+        pod: entry.view().pod.clone(),
         status: entry.status.clone(),
         observed: entry.observed.as_ref().map(|reading| reading.pod.clone()),
         volumes,
@@ -226,9 +258,9 @@ fn pod_of_running_containers(entry: &PodEntry) -> Option<Pod> {
         return None;
     }
     let mut pod = Pod::default();
-    pod.metadata.name = Some(entry.view.name().to_owned());
-    pod.metadata.namespace = Some(entry.view.namespace().to_owned());
-    pod.metadata.uid = Some(entry.view.uid.to_string());
+    pod.metadata.name = Some(entry.view().name().to_owned());
+    pod.metadata.namespace = Some(entry.view().namespace().to_owned());
+    pod.metadata.uid = Some(entry.view().uid.to_string());
     pod.spec = Some(model::k8s::PodSpec { containers, ..Default::default() });
     Some(pod)
 }
@@ -237,19 +269,19 @@ fn report(state: &NodeState, entry: &PodEntry) -> PodReport {
     let status = entry.status.as_deref();
     let containers = status.and_then(|s| s.container_statuses.as_deref()).unwrap_or_default();
     let views: Vec<_> = entry
-        .view
+        .view()
         .containers()
         .iter()
-        .chain(entry.view.init_containers())
+        .chain(entry.view().init_containers())
         .map(|spec| container_view(entry, spec, status))
         .collect();
-    let log_dir = state.config.pod_log_dir(&entry.view.full_name, &entry.view.uid);
+    let log_dir = state.config.pod_log_dir(&entry.view().full_name, &entry.view().uid);
     PodReport {
-        namespace: entry.view.namespace().to_owned(),
-        name: entry.view.name().to_owned(),
-        uid: entry.view.uid.to_string(),
-        source: entry.view.source.as_str().to_owned(),
-        lifecycle: match entry.lifecycle {
+        namespace: entry.view().namespace().to_owned(),
+        name: entry.view().name().to_owned(),
+        uid: entry.view().uid.to_string(),
+        source: entry.view().source.as_str().to_owned(),
+        lifecycle: match entry.lifecycle() {
             Lifecycle::Syncing => "sync",
             Lifecycle::Terminating(_) => "terminating",
             Lifecycle::Terminated | Lifecycle::Finished => "terminated",
@@ -257,12 +289,17 @@ fn report(state: &NodeState, entry: &PodEntry) -> PodReport {
         .to_owned(),
         status: kubectl_status(entry),
         ready: containers.iter().filter(|c| c.ready).count(),
-        restarts: containers.iter().map(|c| c.restart_count).sum(),
+        restarts: sum_restarts(containers),
         containers: views,
         ip: status.and_then(|s| s.pod_ip.clone()).unwrap_or_default(),
         since: status.and_then(|s| s.start_time.as_ref()).map(|t| Wall::from_timestamp(t.0)),
         log_dir,
     }
+}
+
+/// Whoever may write the pod's status may write any counts.
+fn sum_restarts(containers: &[model::k8s::ContainerStatus]) -> i32 {
+    containers.iter().map(|container| container.restart_count).fold(0, i32::saturating_add)
 }
 
 fn container_view(
@@ -284,7 +321,7 @@ fn container_view(
         name: spec.name.clone(),
         ready: status.is_some_and(|s| s.ready),
         restarts: status.map_or(0, |s| s.restart_count),
-        init: entry.view.init_containers().iter().any(|c| c.name == spec.name),
+        init: entry.view().init_containers().iter().any(|c| c.name == spec.name),
         running: newest.is_some_and(|c| c.state == model::observed::ContainerState::Running),
         log_path: newest.map(|c| c.log_path.clone()),
         previous_log_path: previous.map(|c| c.log_path.clone()),
@@ -293,7 +330,9 @@ fn container_view(
 
 /// Terminating, a waiting or ended container's reason, or the phase: the same word kubectl would print.
 fn kubectl_status(entry: &PodEntry) -> String {
-    if entry.removed || matches!(entry.lifecycle, Lifecycle::Terminating(_)) && entry.view.is_deleting() {
+    if entry.standing().is_removed()
+        || matches!(entry.lifecycle(), Lifecycle::Terminating(_)) && entry.view().is_deleting()
+    {
         return "Terminating".into();
     }
     let Some(status) = entry.status.as_deref() else { return "Pending".into() };
@@ -315,7 +354,7 @@ fn kubectl_status(entry: &PodEntry) -> String {
 }
 
 fn why(state: &NodeState, entry: &PodEntry, events: &RecentPodEvents, now: Now) -> WhyReport {
-    let unreadable = state.unreadable().find(|pod| pod.uid == entry.view.uid);
+    let unreadable = state.unreadable().find(|pod| pod.uid == entry.view().uid);
     let line = |w: &decide::state::WhySince| WhyLine {
         container: w.why.container.clone(),
         cause: w.why.cause.clone(),
@@ -323,26 +362,37 @@ fn why(state: &NodeState, entry: &PodEntry, events: &RecentPodEvents, now: Now) 
         next_attempt_secs: w.why.next_attempt.map(|at| at.since(now.mono).as_secs_f64()),
     };
     WhyReport {
-        namespace: entry.view.namespace().to_owned(),
-        name: entry.view.name().to_owned(),
-        uid: entry.view.uid.to_string(),
+        namespace: entry.view().namespace().to_owned(),
+        name: entry.view().name().to_owned(),
+        uid: entry.view().uid.to_string(),
         phase: entry.status.as_ref().and_then(|s| s.phase.clone()).unwrap_or_default(),
         reasons: unreadable
             .map(|pod| unreadable_line(pod, now))
             .into_iter()
             .chain(entry.why.iter().map(line))
             .collect(),
-        events: events.of(&entry.view.uid),
+        events: events.of(&entry.view().uid),
     }
 }
 
 fn volume_counts(state: &NodeState, now: Now) -> Vec<VolumeCount> {
     let mut counted = BTreeMap::new();
-    for entry in state.pods.values().filter(|entry| !entry.orphan) {
-        let (inputs, wanted) = (volume_inputs(state, entry, now), entry.lifecycle.may_start());
+    for entry in state.pods.values().filter(|entry| !entry.standing().is_orphan()) {
+        let (inputs, wanted) = (volume_inputs(state, entry, now), entry.lifecycle().may_start());
         decide::volumes::count_volumes(&mut counted, &inputs, wanted, &entry.ledger.volumes_set_up);
     }
     counted.into_iter().map(|(plugin, count)| VolumeCount { plugin: plugin.to_owned(), ..count }).collect()
+}
+
+fn selinux_counts(state: &NodeState, now: Now) -> Vec<SelinuxCount> {
+    let mut counts = SelinuxCounts::default();
+    // Labels are not looked at before it is known that the host has them.
+    if state.facts.selinux_enabled {
+        for entry in state.pods.values().filter(|entry| entry.lifecycle().may_start()) {
+            counts.add_pod(&volume_inputs(state, entry, now));
+        }
+    }
+    counts.into_counts()
 }
 
 fn certificate_counts(state: &NodeState, now: Now) -> Vec<CertificateCount> {
@@ -373,14 +423,15 @@ fn node(state: &NodeState, now: Now) -> NodeReport {
         network_ready: health.network_ready,
         message: message.cloned().unwrap_or_default(),
         sources_ready: state.sources_ready(),
-        pods: state.pods.values().filter(|e| !e.orphan).count(),
+        pods: state.pods.values().filter(|e| !e.standing().is_orphan()).count(),
         running_pods,
         containers,
         mirror_pods: state.mirrors.values().filter(|mirror| mirror.seen.is_some()).count(),
-        orphans: state.pods.values().filter(|e| e.orphan).count(),
-        ephemeral_containers: state.pods.values().map(|e| e.view.ephemeral_containers().len()).sum(),
+        orphans: state.pods.values().filter(|e| e.standing().is_orphan()).count(),
+        ephemeral_containers: state.pods.values().map(|e| e.view().ephemeral_containers().len()).sum(),
         counts: state.counters.clone(),
         volumes: volume_counts(state, now),
+        selinux_volumes: selinux_counts(state, now),
         pod_certificates: certificate_counts(state, now),
         watches: Vec::new(),
     }
@@ -407,5 +458,20 @@ impl RecentPodEvents {
 
     fn of(&self, uid: &PodUid) -> Vec<RecentEvent> {
         self.pods.get(uid).into_iter().flatten().map(|e| (**e).clone()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn restarts_are_summed_whatever_the_status_says() {
+        let sum = |counts: &[i32]| {
+            let status =
+                |count: &i32| model::k8s::ContainerStatus { restart_count: *count, ..Default::default() };
+            sum_restarts(&counts.iter().map(status).collect::<Vec<_>>())
+        };
+        assert_eq!([sum(&[]), sum(&[1, 2]), sum(&[i32::MAX, 1])], [0, 3, i32::MAX]);
     }
 }

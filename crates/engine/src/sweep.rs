@@ -14,7 +14,7 @@ use model::pod::QosClass;
 use ports::Disposition;
 use tokio::sync::watch;
 
-use crate::dispatcher::EngineContext;
+use crate::context::EngineContext;
 use crate::tear_down;
 
 const REMOVALS_AT_ONCE: usize = 16;
@@ -42,6 +42,15 @@ async fn ensure_cgroups(ctx: &EngineContext, specs: Vec<CgroupSpec>) {
     }
 }
 
+/// Reads again what could not be read when the agent started.
+pub(crate) async fn read_user_ids(ctx: EngineContext) {
+    let found = ctx.ports.files.user_ids().await;
+    for problem in found.problems {
+        tracing::warn!("user namespaces of pods: {problem}");
+    }
+    ctx.outbox.send(Event::UserIdsRead { ids: found.ids, unlisted: found.unlisted });
+}
+
 pub(crate) async fn list_pod_artifacts(ctx: EngineContext, config: Arc<NodeConfig>) {
     let mut seen = PodArtifacts::default();
     // Remains of the previous sweep do not count for this one.
@@ -49,6 +58,7 @@ pub(crate) async fn list_pod_artifacts(ctx: EngineContext, config: Arc<NodeConfi
     match ctx.ports.files.leftovers().await {
         Ok(found) => {
             seen.pod_dirs = found.pod_dirs;
+            seen.pod_dirs_complete = found.pod_dirs_complete;
             seen.log_dirs = found.log_dirs;
             seen.dead_links = found.dead_links;
             for problem in found.problems {

@@ -3,6 +3,7 @@
 //! ```text
 //!   a call for the dispatcher ── panics ──> its outcome is a failure, and the next plan decides
 //!   an essential task ────────── panics ──> the engine ends, and the process with it
+//!   work about one thing ─────── panics ──> it is started again with back-off, and nothing else is concerned
 //! ```
 //!
 //! tokio catches a panic in the task. Without this module the agent would go on without the task, and nothing would
@@ -12,11 +13,12 @@ use std::any::Any;
 use std::panic::AssertUnwindSafe;
 
 use decide::Event;
+use decide::back_off::volume_delay;
 use futures::FutureExt;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use crate::dispatcher::Outbox;
+use crate::outbox::Outbox;
 
 /// The message of a panic.
 pub(crate) fn panic_message(cause: &(dyn Any + Send)) -> String {
@@ -43,16 +45,56 @@ pub(crate) fn spawn_call(
     });
 }
 
+/// Runs work that is about one thing outside of the agent: an object, a plugin. After a panic it is started again with
+/// back-off, because one odd object or plugin must not end the agent.
+pub(crate) async fn restart_after_panic<W: Future>(what: &str, mut work: impl FnMut() -> W) -> W::Output {
+    let mut panics = 0_u32;
+    loop {
+        match AssertUnwindSafe(work()).catch_unwind().await {
+            Ok(done) => return done,
+            Err(cause) => {
+                tracing::error!("{what} panicked, starting it again: {}", panic_message(&*cause));
+            }
+        }
+        panics = panics.saturating_add(1);
+        tokio::time::sleep(volume_delay(panics)).await;
+    }
+}
+
 /// Starts tasks the agent can't run without. If one panics or ends early, its name is sent on the channel and the
 /// engine stops.
 #[derive(Clone)]
-pub struct EssentialTasks(mpsc::UnboundedSender<String>);
+pub struct EssentialTasks {
+    deaths: mpsc::UnboundedSender<String>,
+    #[cfg(debug_assertions)]
+    test_panic: Option<TaskPanic>,
+}
+
+/// A task that panics on purpose, so that tests see what follows.
+#[cfg(debug_assertions)]
+#[derive(Clone, Debug)]
+pub struct TaskPanic {
+    pub task: String,
+    /// It panics when this is cancelled.
+    pub trigger: CancellationToken,
+}
 
 impl EssentialTasks {
     /// The receiver gets the name of each task that ended unexpectedly, and why.
     pub fn new() -> (Self, mpsc::UnboundedReceiver<String>) {
         let (deaths, told) = mpsc::unbounded_channel();
-        (Self(deaths), told)
+        let tasks = Self {
+            deaths,
+            #[cfg(debug_assertions)]
+            test_panic: None,
+        };
+        (tasks, told)
+    }
+
+    /// Makes one of the tasks that are started from now on panic. Only in debug builds.
+    #[cfg(debug_assertions)]
+    pub fn with_test_panic(self, panic: TaskPanic) -> Self {
+        Self { test_panic: Some(panic), ..self }
     }
 
     /// Starts a task that may end when its work is done.
@@ -60,7 +102,9 @@ impl EssentialTasks {
     where
         W: Future<Output: Send> + Send + 'static,
     {
-        let deaths = self.0.clone();
+        let deaths = self.deaths.clone();
+        #[cfg(debug_assertions)]
+        let work = with_panic(self.test_panic.clone().filter(|panic| panic.task == name), work);
         tokio::spawn(async move {
             if let Err(cause) = AssertUnwindSafe(work).catch_unwind().await {
                 // The receiver is dropped only while the agent shuts down.
@@ -76,12 +120,21 @@ impl EssentialTasks {
         stop: &CancellationToken,
         work: impl Future<Output = ()> + Send + 'static,
     ) {
-        let (deaths, stop) = (self.0.clone(), stop.clone());
+        let (deaths, stop) = (self.deaths.clone(), stop.clone());
         self.spawn(name, async move {
             if stop.run_until_cancelled(work).await.is_some() && !stop.is_cancelled() {
                 let _ = deaths.send(format!("{name} ended unexpectedly"));
             }
         });
+    }
+}
+
+#[cfg(debug_assertions)]
+async fn with_panic<T>(panic: Option<TaskPanic>, work: impl Future<Output = T>) -> T {
+    let Some(panic) = panic else { return work.await };
+    tokio::select! {
+        output = work => output,
+        () = panic.trigger.cancelled() => panic!("a mistake on purpose"),
     }
 }
 
@@ -104,6 +157,20 @@ mod tests {
         stop.cancel();
         drop(tasks);
         assert_eq!(deaths.recv().await, None, "an end that was asked for is none");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn work_about_one_thing_goes_on_after_panics() {
+        let mut tries = 0;
+        let began = tokio::time::Instant::now();
+        let done = restart_after_panic("the work", || {
+            tries += 1;
+            let number = tries;
+            async move { if number < 4 { panic!("try {number}") } else { number } }
+        });
+        assert_eq!(done.await, 4);
+        let delays = [1, 2, 3].map(volume_delay);
+        assert!(began.elapsed() >= delays.iter().sum::<std::time::Duration>(), "with back-off");
     }
 
     #[tokio::test]

@@ -29,7 +29,7 @@ pub use table::SharedTable;
 /// CRI v1, as far as the adapter speaks it.
 pub(crate) mod pb {
     #![allow(clippy::all)]
-    include!(concat!(env!("OUT_DIR"), "/runtime.v1.rs"));
+    include!(concat!(env!("OUT_DIR"), "/server/runtime.v1.rs"));
 }
 
 /// Serves in its own thread until dropped.

@@ -10,18 +10,12 @@
 
 pub mod mutate;
 mod scratch;
+mod target;
 mod targets;
 
 use std::path::PathBuf;
 
-/// One reader of foreign bytes.
-#[derive(Clone, Copy, Debug)]
-pub struct Target {
-    pub name: &'static str,
-    pub run: fn(&[u8]),
-    /// Words of its language, which mutations throw in.
-    pub dictionary: &'static [&'static str],
-}
+pub use target::Target;
 
 /// All of them, by name.
 pub fn targets() -> Vec<Target> {
@@ -38,9 +32,4 @@ pub fn targets() -> Vec<Target> {
 /// Where the kept inputs of a target are.
 pub fn corpus_dir(target: &Target) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("corpus").join(target.name)
-}
-
-/// The text of bytes: readers of text never see anything else.
-fn text(data: &[u8]) -> Option<&str> {
-    std::str::from_utf8(data).ok()
 }

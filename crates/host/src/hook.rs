@@ -25,7 +25,7 @@ pub struct HookClient {
 impl Default for HookClient {
     fn default() -> Self {
         let connector = HttpsConnectorBuilder::new()
-            .with_tls_config(crate::unverified_tls::client_config())
+            .with_tls_config(tls::trusting_everybody().with_no_client_auth())
             .https_or_http()
             .enable_http1()
             .build();

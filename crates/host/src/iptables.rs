@@ -65,6 +65,12 @@ enum IptablesError {
     Failed { command: String, message: String },
 }
 
+impl IptablesError {
+    fn is_missing_program(&self) -> bool {
+        matches!(self, Self::Run { source, .. } if source.kind() == io::ErrorKind::NotFound)
+    }
+}
+
 /// The iptables programs of the machine.
 #[derive(Clone, Debug)]
 pub struct IptablesChains {
@@ -80,8 +86,8 @@ impl Default for IptablesChains {
 }
 
 impl IptablesChains {
-    /// Creates the chains and rules, and creates them again when they were removed. Ends only if neither program can be
-    /// used.
+    /// Creates the chains and rules, and creates them again when they were removed. Ends only if neither program is
+    /// installed.
     pub async fn maintain(self) {
         let of =
             |program: &PathBuf, loopback_rule| IptablesFamily { program: program.clone(), loopback_rule };
@@ -99,11 +105,6 @@ struct IptablesFamily {
 impl IptablesFamily {
     async fn maintain(self, period: Duration) {
         let program = self.program.display();
-        if let Err(error) = self.probe().await {
-            let error = with_cause(&error);
-            tracing::warn!("{program} can't be used, not making its chains for other components: {error}");
-            return;
-        }
         let mut told = None;
         loop {
             match self.ensure_all().await {
@@ -111,23 +112,26 @@ impl IptablesFamily {
                     tracing::info!("chains and rules of {program} are set up");
                     told = None;
                     self.wait_for_flush(period).await;
-                    tracing::info!("somebody has flushed the rules of {program}, they are made again");
+                    tracing::info!("the iptables rules of {program} were flushed, creating them again");
                 }
+                Err(error) if error.is_missing_program() => {
+                    let error = with_cause(&error);
+                    tracing::warn!("not making iptables chains for other components: {error}");
+                    return;
+                }
+                // Another program may hold the lock, or the kernel's modules may not be loaded yet.
                 Err(error) => {
                     let error = with_cause(&error);
                     if told.as_ref() != Some(&error) {
-                        tracing::warn!("chains and rules of {program} are not complete: {error}");
+                        tracing::warn!(
+                            "chains and rules of {program} are not complete, trying every {period:?}: {error}"
+                        );
                     }
                     told = Some(error);
                     tokio::time::sleep(period).await;
                 }
             }
         }
-    }
-
-    /// Whether this family can be used: the program may be missing, or the kernel may not support it.
-    async fn probe(&self) -> Result<(), IptablesError> {
-        self.run_checked(&["-t", "nat", "-S", "POSTROUTING"]).await
     }
 
     async fn wait_for_flush(&self, period: Duration) {
@@ -232,6 +236,7 @@ mod tests {
     use std::net::{TcpListener, TcpStream};
     use std::os::fd::AsFd;
     use std::os::unix::fs::PermissionsExt;
+    use std::path::Path;
     use std::process::{Child, Command as Process};
 
     /// A network namespace, and programs that work in it and not on the machine.
@@ -403,12 +408,44 @@ mod tests {
             ..Default::default()
         };
         tokio::time::timeout(Duration::from_secs(60), missing.maintain()).await.expect("it ends");
-        let dir = tempfile::tempdir().unwrap();
-        let refuses = dir.path().join("refuses");
-        fs::write(&refuses, "#!/bin/sh\necho no kernel support >&2\nexit 3\n").unwrap();
-        fs::set_permissions(&refuses, fs::Permissions::from_mode(0o755)).unwrap();
-        let family = IptablesFamily { program: refuses, loopback_rule: false };
-        let error = family.probe().await.unwrap_err().to_string();
-        assert!(error.contains("-S POSTROUTING: exit status: 3: no kernel support"), "{error}");
+    }
+
+    /// A program that fails while `trouble` exists, and then does what `then` says.
+    fn failing_while(trouble: &Path, then: &str) -> PathBuf {
+        let program = trouble.with_extension("program");
+        let calls = trouble.with_extension("calls");
+        let script = format!(
+            "#!/bin/sh\nif [ -e {} ]; then echo >> {}; echo the lock is held >&2; exit 4; fi\n{then}\n",
+            trouble.display(),
+            calls.display()
+        );
+        fs::write(&program, script).unwrap();
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+        program
+    }
+
+    #[tokio::test]
+    async fn a_first_failure_is_not_the_end() {
+        let network = Network::new();
+        let trouble = network.dir.path().join("trouble");
+        fs::write(&trouble, "").unwrap();
+        let real = format!("exec {} \"$@\"", network.program("iptables").display());
+        let ipv4 = failing_while(&trouble, &real);
+        let error = IptablesFamily { program: ipv4.clone(), loopback_rule: true }.ensure_all().await;
+        let error = error.unwrap_err().to_string();
+        assert!(error.ends_with("-S KUBE-IPTABLES-HINT: exit status: 4: the lock is held"), "{error}");
+
+        let keeper = tokio::spawn(IptablesChains { ipv4, ..network.chains() }.maintain());
+        // It has failed twice more.
+        let calls = trouble.with_extension("calls");
+        let wait = async {
+            while fs::read(&calls).unwrap().len() < 3 {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), wait).await.expect("it is tried again");
+        fs::remove_file(&trouble).unwrap();
+        network.wait_for("iptables", "filter", &FILTER).await;
+        keeper.abort();
     }
 }

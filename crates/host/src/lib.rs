@@ -13,6 +13,7 @@ pub mod fuzzing;
 pub mod hook;
 pub mod iptables;
 pub mod logs;
+mod loop_device;
 pub mod mountinfo;
 pub mod panic_records;
 pub mod probe;
@@ -20,7 +21,6 @@ pub mod process;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 pub mod profile;
 pub mod program_pages;
-pub mod unverified_tls;
+pub mod quota;
 pub mod usage;
-pub mod verified_tls;
 mod walk;

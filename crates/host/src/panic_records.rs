@@ -113,6 +113,7 @@ mod tests {
                 name,
                 definition: u64::MAX,
                 set_aside: false,
+                in_merge: false,
             }),
             event: "timer".into(),
             message: "far away".into(),

@@ -6,6 +6,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::PodUid;
+use crate::device_paths::DevicePaths;
 
 /// Name of the plugin in paths, messages and unique names.
 pub const PLUGIN: &str = "kubernetes.io/csi";
@@ -21,6 +22,12 @@ impl VolumeId {
     /// The name of the volume in `volumesInUse` and `volumesAttached` of a Node.
     pub fn unique_name(&self) -> String {
         format!("{PLUGIN}/{}^{}", self.driver, self.handle)
+    }
+
+    /// The volume of such a name. `None`: it is of no CSI driver.
+    pub fn of_unique_name(name: &str) -> Option<Self> {
+        let (driver, handle) = name.strip_prefix(PLUGIN)?.strip_prefix('/')?.split_once('^')?;
+        Some(Self { driver: driver.to_owned(), handle: handle.to_owned() })
     }
 }
 
@@ -108,8 +115,8 @@ pub struct CsiVolumePaths {
     /// The target path for this pod. The driver creates it.
     pub target: String,
     pub record: String,
-    /// Block only: the pod's link to the device.
-    pub link: Option<String>,
+    /// Block only: where the published device is mapped for this pod.
+    pub device: Option<DevicePaths>,
 }
 
 /// `vol_data.json`: what is needed to remove a volume. Keys and values are upstream's.
@@ -131,6 +138,10 @@ pub struct VolumeRecord {
 }
 
 impl VolumeRecord {
+    pub fn is_of(&self, volume: &VolumeId) -> bool {
+        self.driver_name == volume.driver && self.volume_handle == volume.handle
+    }
+
     pub fn id(&self) -> VolumeId {
         VolumeId { driver: self.driver_name.clone(), handle: self.volume_handle.clone() }
     }
@@ -148,8 +159,8 @@ pub struct CsiVolumeOnDisk {
     /// The path and content of the record. `Ok(None)`: there is no record, so no driver was called.
     pub record_path: String,
     pub record: Result<Option<VolumeRecord>, String>,
-    /// Block: the pod's link.
-    pub link: Option<String>,
+    /// Block: where the published device is mapped for the pod.
+    pub device: Option<DevicePaths>,
 }
 
 impl CsiVolumeOnDisk {

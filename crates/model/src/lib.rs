@@ -10,11 +10,15 @@ pub mod codec;
 pub mod credentials;
 pub mod cri;
 pub mod csi;
+mod device_paths;
 pub mod disk_usage;
 pub mod files;
+pub mod grpc;
+pub mod hash;
 pub mod hook;
 pub mod ids;
 pub mod local;
+pub mod log_rotation;
 pub mod node;
 pub mod node_object_config;
 pub mod observed;
@@ -27,15 +31,18 @@ pub mod reason;
 pub mod report;
 pub mod runtime_class;
 pub mod storage;
+pub mod sysctl;
 pub mod text_limits;
 pub mod time;
 pub mod user_namespace;
 pub mod volume;
+pub mod volume_source;
 pub mod why;
 
 pub use api_event::{ApiEvent, EventSubject, EventType};
+pub use grpc::GrpcCode;
 pub use ids::{ContainerId, FullName, PodUid, SandboxId};
-pub use reason::Reason;
+pub use reason::{PodPhase, PodReason, Reason};
 pub use time::{Mono, Now, Wall};
 
 /// The Kubernetes API types that the rooms share, under one name.

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cgroup::CgroupDriver;
 use crate::credentials::{CredentialPlugin, VerificationPolicy};
+use crate::log_rotation::LogRotationConfig;
 pub use crate::node_object_config::{CapacityRules, NodeObjectConfig, ThresholdValue};
 use crate::user_namespace::{DEFAULT_IDS_PER_POD, IdRange};
 
@@ -49,6 +50,9 @@ pub struct NodeConfig {
     pub credential_plugins: Vec<CredentialPlugin>,
     /// `None`: pulls are not recorded, and who may use an image is not asked.
     pub pull_verification: Option<VerificationPolicy>,
+    /// `None`: logs of containers are not rotated.
+    #[serde(default)]
+    pub log_rotation: Option<LogRotationConfig>,
     pub max_dead_containers_per_container: i32,
     /// -1: no limit.
     pub max_dead_containers: i32,
@@ -93,6 +97,7 @@ impl Default for NodeConfig {
             registry_burst: 10,
             credential_plugins: Vec::new(),
             pull_verification: Some(VerificationPolicy::default()),
+            log_rotation: None,
             max_dead_containers_per_container: 1,
             max_dead_containers: -1,
             min_container_ttl: Duration::ZERO,

@@ -29,4 +29,7 @@ pub struct PanickedPod {
     pub definition: u64,
     /// It was set aside already, and the little that is still done for such a pod was too much.
     pub set_aside: bool,
+    /// Its object was being merged into what its source delivers.
+    #[serde(default)]
+    pub in_merge: bool,
 }

@@ -1,5 +1,6 @@
 //! Views over the Kubernetes Pod: one place that knows where its optional parts are.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -240,4 +241,9 @@ fn as_container(ephemeral: &k8s::EphemeralContainer) -> k8s::Container {
         volume_mounts: c.volume_mounts,
         working_dir: c.working_dir,
     }
+}
+/// Annotations without those that only this node writes.
+pub fn meaningful_annotations(pod: &k8s::Pod) -> BTreeMap<&String, &String> {
+    let local = [ANNOTATION_SOURCE, ANNOTATION_SEEN, ANNOTATION_MIRROR];
+    pod.metadata.annotations.iter().flatten().filter(|(key, _)| !local.contains(&key.as_str())).collect()
 }

@@ -97,6 +97,9 @@ pub struct NodeReport {
     pub counts: AgentCounters,
     #[serde(default)]
     pub volumes: Vec<VolumeCount>,
+    /// Empty where SELinux is off.
+    #[serde(default)]
+    pub selinux_volumes: Vec<SelinuxCount>,
     #[serde(default)]
     pub pod_certificates: Vec<CertificateCount>,
     /// Of the API server's objects. Empty without a cluster.
@@ -123,8 +126,11 @@ pub struct WatchReport {
     /// `namespace/name`, where it is a watch of one object.
     #[serde(default)]
     pub object: String,
-    /// How long ago the API server last said something in it. A healthy watch hears something every minute or two.
+    /// How long ago the API server last sent a list, an event or a bookmark, or ended a watch in order.
     pub last_word_secs: f64,
+    /// Bookmarks came in the present watch, so others have to follow.
+    #[serde(default)]
+    pub has_bookmarks: bool,
     /// What holds it; empty when nothing does.
     #[serde(default)]
     pub problem: String,
@@ -133,13 +139,17 @@ pub struct WatchReport {
     pub unreadable: Vec<String>,
 }
 
-/// The server ends a watch after ten minutes at the latest, and the next one begins: whoever heard nothing for longer than
-/// that is held by something that nobody has noticed.
+/// Once the API server has sent a bookmark in a watch, others follow once a minute. If two of them are missing, something
+/// between the server and the agent holds the watch up.
+const QUIET_AFTER_BOOKMARK_SECS: f64 = 150.0;
+/// Without a new version in the cluster's storage there are no bookmarks, and how often the API server hears of new
+/// versions of other resources depends on settings of etcd. But it ends every watch after ten minutes at the latest.
 const QUIET_SECS: f64 = 720.0;
 
 impl WatchReport {
     pub fn is_held(&self) -> bool {
-        !self.problem.is_empty() || self.last_word_secs > QUIET_SECS
+        let longest = if self.has_bookmarks { QUIET_AFTER_BOOKMARK_SECS } else { QUIET_SECS };
+        !self.problem.is_empty() || self.last_word_secs > longest
     }
 
     /// `secret default/web`, as people would say it.
@@ -192,6 +202,34 @@ impl AgentCounters {
     }
 }
 
+/// What the SELinux labels of the containers that mount a volume lead to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum SelinuxOutcome {
+    /// The volume has one label.
+    Admitted,
+    /// Containers of one pod have different labels, and the pod can't start.
+    PodMismatchError,
+    /// The same, and the volume is not mounted with a label.
+    PodMismatchWarning,
+    /// The pod wants another label than a pod that uses the volume, and can't start beside it.
+    VolumeMismatchError,
+    /// The same, and the volume is not mounted with a label.
+    VolumeMismatchWarning,
+}
+
+/// How many volumes of pods have one outcome.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SelinuxCount {
+    pub outcome: SelinuxOutcome,
+    /// With the driver's name, such as `kubernetes.io/csi/disk.example`. Empty for mismatches within a pod.
+    pub plugin: String,
+    /// `RWX`, `ROX`, `RWO`, `RWOP`, or `inline` without a claim.
+    pub access_mode: String,
+    pub count: usize,
+}
+
 /// How many volumes of one kind there are.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VolumeCount {
@@ -201,4 +239,27 @@ pub struct VolumeCount {
     pub wanted: usize,
     /// That were set up, and not torn down since.
     pub set_up: usize,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn silence_holds_a_watch_sooner_after_a_bookmark() {
+        let check = |last_word_secs: f64, has_bookmarks: bool, problem: &str, expect: bool| {
+            let watch = WatchReport {
+                last_word_secs,
+                has_bookmarks,
+                problem: problem.into(),
+                ..WatchReport::default()
+            };
+            assert_eq!(watch.is_held(), expect, "{watch:?}");
+        };
+        check(100.0, true, "", false);
+        check(151.0, true, "", true);
+        check(151.0, false, "", false);
+        check(721.0, false, "", true);
+        check(0.0, false, "refused", true);
+    }
 }

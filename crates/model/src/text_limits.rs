@@ -14,6 +14,10 @@ pub enum TextLimit {
     ProbeOutput,
     /// What the container runtime says of an error or of the end of a container.
     RuntimeMessage,
+    /// A name, version or reason that a runtime or a plugin gives. None that is valid is longer.
+    Name,
+    /// A refused value of a manifest, as its error quotes it.
+    QuotedValue,
     /// What a plugin (CSI, credentials) says of an error.
     PluginMessage,
     /// What the API server says of an error.
@@ -30,17 +34,19 @@ pub enum TextLimit {
     EventMessage,
     /// Every other message in a pod's status: of the pod, of a condition, of a container that waits.
     StatusMessage,
-    /// A line of the agent's own log that decisions lead to.
+    /// A message in the agent's own log, and a value beside it.
     LogLine,
     /// One answer of `rubelet why`.
     Why,
 }
 
 impl TextLimit {
-    pub const ALL: [TextLimit; 13] = [
+    pub const ALL: [TextLimit; 15] = [
         TextLimit::HookOutput,
         TextLimit::ProbeOutput,
         TextLimit::RuntimeMessage,
+        TextLimit::Name,
+        TextLimit::QuotedValue,
         TextLimit::PluginMessage,
         TextLimit::ServerMessage,
         TextLimit::ProgramOutput,
@@ -58,6 +64,8 @@ impl TextLimit {
             TextLimit::HookOutput => 2 << 10,
             TextLimit::ProbeOutput => 10 << 10,
             TextLimit::RuntimeMessage | TextLimit::PluginMessage | TextLimit::ServerMessage => 4 << 10,
+            TextLimit::Name => 256,
+            TextLimit::QuotedValue => 1 << 10,
             TextLimit::ProgramOutput => 2 << 10,
             TextLimit::TerminationMessage => 4 << 10,
             TextLimit::TerminationMessageFromLog => 2 << 10,

@@ -5,7 +5,9 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::csi::{CsiVolume, VolumeAccessType, VolumeId};
+pub use crate::device_paths::DevicePaths;
+
+use crate::csi::{CsiVolume, VolumeId};
 
 /// What has to be true on disk before a container that mounts the volume may be made.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -34,17 +36,20 @@ impl VolumeSetup {
     pub fn inline(name: &str, kind: VolumeKind) -> Self {
         Self { name: name.to_owned(), spec_name: name.to_owned(), kind }
     }
-    /// Whether containers get the volume as a device.
-    pub fn is_block(&self) -> bool {
-        match self.kind {
-            VolumeKind::Device(_) => true,
-            VolumeKind::Csi(ref volume) => volume.access == VolumeAccessType::Block,
+    /// Where the volume is mapped for the pod, if containers get it as a device.
+    pub fn device_paths(&self) -> Option<&DevicePaths> {
+        match &self.kind {
+            VolumeKind::Device(device) => Some(&device.paths),
+            VolumeKind::Csi(volume) => volume.paths.device.as_ref(),
             VolumeKind::EmptyDir { .. }
             | VolumeKind::HostPath { .. }
             | VolumeKind::Content(_)
             | VolumeKind::Local(_)
-            | VolumeKind::Nfs(_) => false,
+            | VolumeKind::Nfs(_) => None,
         }
+    }
+    pub fn is_block(&self) -> bool {
+        self.device_paths().is_some()
     }
 }
 
@@ -76,6 +81,8 @@ pub enum VolumeKind {
         ready_marker: String,
         medium: EmptyDirMedium,
         fs_group: Option<i64>,
+        /// Its usage is measured by a project quota, where the filesystem has these.
+        project_quota: bool,
     },
     HostPath {
         path: String,
@@ -124,8 +131,7 @@ pub struct NfsVolume {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct DeviceVolume {
     pub device: String,
-    /// Below the pod's directory: the path that the runtime gets for the device.
-    pub link: String,
+    pub paths: DevicePaths,
 }
 
 /// The step of mounting that failed, with the words that the kubelet uses in FailedMount messages.
@@ -139,6 +145,8 @@ pub enum MountStage {
     MountDevice,
     /// Publishing, for the pod.
     SetUp,
+    /// Block only: mapping the device for the pod, and pinning it.
+    MapDevice,
 }
 
 impl MountStage {
@@ -154,8 +162,9 @@ impl MountStage {
             (MountStage::WaitForAttach, true) => "MapVolume.WaitForAttach failed",
             (MountStage::MountDevice, false) => "MountVolume.MountDevice failed",
             (MountStage::MountDevice, true) => "MapVolume.SetUpDevice failed",
-            (MountStage::SetUp, false) => "MountVolume.SetUp failed",
+            (MountStage::SetUp | MountStage::MapDevice, false) => "MountVolume.SetUp failed",
             (MountStage::SetUp, true) => "MapVolume.MapPodDevice failed",
+            (MountStage::MapDevice, true) => "MapVolume.MapBlockVolume failed",
         }
     }
 
@@ -259,6 +268,12 @@ pub struct SubPathMount {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn directories_of_maps_are_those_of_the_paths() {
+        let paths = DevicePaths { link: "/r/pods/u/d/k/pv".into(), map: "/r/plugins/k/d/pv/u".into() };
+        assert_eq!((paths.global_map_dir(), paths.pod_map_dir()), ("/r/plugins/k/d/pv", "/r/pods/u/d/k"));
+    }
 
     #[test]
     fn content_does_not_show_in_debug_output() {

@@ -9,8 +9,9 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Channel;
 
+use crate::pb;
 use crate::pb::trace_service_client::TraceServiceClient;
-use crate::{OtlpSettings, pb};
+use crate::settings::OtlpSettings;
 
 /// The most spans in one message.
 const MAX_EXPORT_BATCH: usize = 512;
@@ -87,12 +88,12 @@ impl SpanExporter {
         };
         let dropped = self.dropped.swap(0, Ordering::Relaxed);
         if dropped > 0 {
-            tracing::warn!(dropped, "spans were dropped: more came than the collector took");
+            tracing::warn!(dropped, "span queue full, spans dropped");
         }
         match (&trouble, self.is_away) {
-            (Some(trouble), false) => tracing::warn!(spans = count, "traces are lost: {trouble}"),
+            (Some(trouble), false) => tracing::warn!(spans = count, "exporting spans failed: {trouble}"),
             (Some(trouble), true) => tracing::debug!(spans = count, "traces are still lost: {trouble}"),
-            (None, true) => tracing::info!("traces are taken again"),
+            (None, true) => tracing::info!("exporting spans works again"),
             (None, false) => {}
         }
         self.is_away = trouble.is_some();

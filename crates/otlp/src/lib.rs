@@ -9,8 +9,8 @@
 
 mod batch;
 mod endpoint;
+mod settings;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -21,6 +21,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 pub use endpoint::EndpointError;
+pub use settings::OtlpSettings;
 
 /// OTLP, as far as we speak it.
 pub(crate) mod pb {
@@ -40,17 +41,6 @@ pub const DEFAULT_ENDPOINT: &str = "localhost:4317";
 
 /// Spans that wait to be sent.
 const MAX_QUEUE_SIZE: usize = 2048;
-
-/// What the configuration says about traces.
-#[derive(Clone, Debug)]
-pub struct OtlpSettings {
-    /// `host:port`, `dns:...` or `unix:...`.
-    pub endpoint: String,
-    /// Of the traces that begin here; those that others began are sampled if those said so.
-    pub sampled_per_million: u32,
-    /// Who we are, such as `service.name`.
-    pub resource: BTreeMap<&'static str, String>,
-}
 
 /// Samples, numbers and hands over to the sender.
 pub struct OtlpTracer {

@@ -5,12 +5,15 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use hyper_util::rt::TokioIo;
+use model::GrpcCode;
 use model::text_limits::{TextLimit, truncate_text};
 use ports::CsiError;
 use tokio::net::UnixStream;
 use tonic::transport::{Channel, Endpoint, Uri};
 use tonic::{Code, Request, Response, Status};
 
+/// The limit of gRPC where nobody sets another one; that of the kubelet too.
+pub(crate) const MAX_ANSWER_BYTES: usize = 4 << 20;
 /// How much earlier than here a deadline may be over at a plugin.
 const DEADLINE_SKEW: Duration = Duration::from_secs(1);
 
@@ -64,10 +67,10 @@ fn failure(socket: &Path, status: &Status) -> CsiError {
             return CsiError::timed_out();
         }
         let message = format!("{}: {deepest}", socket.display());
-        return CsiError::Rpc { code: "Unavailable", message };
+        return CsiError::Rpc { code: GrpcCode::Unavailable, message };
     }
     CsiError::Rpc {
-        code: code_name(status.code()),
+        code: GrpcCode::of_number(status.code() as i32).unwrap_or(GrpcCode::Unknown),
         message: truncate_text(status.message(), TextLimit::PluginMessage),
     }
 }
@@ -78,26 +81,4 @@ fn root<'a>(error: &'a (dyn Error + 'static)) -> &'a (dyn Error + 'static) {
         deepest = next;
     }
     deepest
-}
-
-fn code_name(code: Code) -> &'static str {
-    match code {
-        Code::Ok => "OK",
-        Code::Cancelled => "Canceled",
-        Code::Unknown => "Unknown",
-        Code::InvalidArgument => "InvalidArgument",
-        Code::DeadlineExceeded => "DeadlineExceeded",
-        Code::NotFound => "NotFound",
-        Code::AlreadyExists => "AlreadyExists",
-        Code::PermissionDenied => "PermissionDenied",
-        Code::ResourceExhausted => "ResourceExhausted",
-        Code::FailedPrecondition => "FailedPrecondition",
-        Code::Aborted => "Aborted",
-        Code::OutOfRange => "OutOfRange",
-        Code::Unimplemented => "Unimplemented",
-        Code::Internal => "Internal",
-        Code::Unavailable => "Unavailable",
-        Code::DataLoss => "DataLoss",
-        Code::Unauthenticated => "Unauthenticated",
-    }
 }

@@ -12,7 +12,7 @@ use ports::{CsiDrivers, CsiError};
 use tokio::sync::watch;
 use tonic::transport::Channel;
 
-use crate::call::{call, channel, socket_path};
+use crate::call::{MAX_ANSWER_BYTES, call, channel, socket_path};
 use crate::csi::node_client::NodeClient;
 use crate::{csi as pb, to_wire};
 
@@ -48,7 +48,8 @@ impl CsiDrivers for DriverClients {
     fn set_endpoint(&self, driver: &str, endpoint: Option<&str>) {
         let entry = endpoint.map(|endpoint| {
             let socket = socket_path(endpoint);
-            Driver { socket: socket.to_owned(), client: NodeClient::new(channel(socket)) }
+            let client = NodeClient::new(channel(socket)).max_decoding_message_size(MAX_ANSWER_BYTES);
+            Driver { socket: socket.to_owned(), client }
         });
         self.drivers.send_modify(|drivers| {
             match entry {

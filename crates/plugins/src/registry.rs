@@ -15,10 +15,11 @@ use futures::stream::{self, BoxStream};
 use futures::{FutureExt, StreamExt};
 use inotify::{EventStream, Inotify, WatchMask};
 use model::csi::PluginInfo;
+use model::text_limits::{TextLimit, truncate_text};
 use ports::{CsiError, PluginSocketEvent, PluginSockets};
 use tonic::transport::Channel;
 
-use crate::call::{call, channel};
+use crate::call::{MAX_ANSWER_BYTES, call, channel};
 use crate::registration as pb;
 use pb::registration_client::RegistrationClient;
 
@@ -28,6 +29,8 @@ const NOTIFY_TIMEOUT: Duration = Duration::from_secs(5);
 const RESCAN_PERIOD: Duration = Duration::from_secs(60);
 /// Deeper directories are ignored.
 const MAX_DEPTH: usize = 8;
+/// How many versions of its interface a plugin may name.
+const MAX_VERSIONS: usize = 16;
 
 /// [`PluginSockets`] below one directory.
 #[derive(Clone, Debug)]
@@ -153,7 +156,7 @@ fn difference(
 }
 
 fn client(socket: &str) -> RegistrationClient<Channel> {
-    RegistrationClient::new(channel(Path::new(socket)))
+    RegistrationClient::new(channel(Path::new(socket))).max_decoding_message_size(MAX_ANSWER_BYTES)
 }
 
 #[async_trait]
@@ -168,12 +171,7 @@ impl PluginSockets for PluginRegistry {
         let mut client = client(socket);
         let answer =
             call(Path::new(socket), GET_INFO_TIMEOUT, pb::InfoRequest {}, |r| client.get_info(r)).await?;
-        Ok(PluginInfo {
-            kind: answer.r#type,
-            name: answer.name,
-            endpoint: answer.endpoint,
-            versions: answer.supported_versions,
-        })
+        Ok(plugin_info(answer))
     }
 
     async fn notify_registration_status(&self, socket: &str, trouble: Option<&str>) -> Result<(), CsiError> {
@@ -184,6 +182,17 @@ impl PluginSockets for PluginRegistry {
         };
         call(Path::new(socket), NOTIFY_TIMEOUT, status, |r| client.notify_registration_status(r)).await?;
         Ok(())
+    }
+}
+
+/// All of it is quoted in log lines and in what the plugin is told. A text that is cut here is no valid one.
+fn plugin_info(answer: pb::PluginInfo) -> PluginInfo {
+    let cut = |text: String| truncate_text(text, TextLimit::Name);
+    PluginInfo {
+        kind: cut(answer.r#type),
+        name: cut(answer.name),
+        endpoint: truncate_text(answer.endpoint, TextLimit::QuotedValue),
+        versions: answer.supported_versions.into_iter().take(MAX_VERSIONS).map(cut).collect(),
     }
 }
 

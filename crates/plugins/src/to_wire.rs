@@ -6,6 +6,7 @@ use model::csi::{
     CsiAccessMode, DriverNodeInfo, NodeExpandCall, NodePublishCall, NodeServiceCapabilities, NodeStageCall,
     NodeVolumeStats, SecretMap, VolumeAccessType, VolumeCapability, VolumeCondition, VolumeUsage,
 };
+use model::text_limits::{TextLimit, truncate_text};
 
 use crate::csi as pb;
 use pb::node_service_capability::rpc::Type as Ability;
@@ -116,7 +117,10 @@ pub(crate) fn volume_stats(answer: pb::NodeGetVolumeStatsResponse) -> NodeVolume
         }
     }
     let condition = answer.volume_condition.unwrap_or_default();
-    told.condition = VolumeCondition { abnormal: condition.abnormal, message: condition.message };
+    told.condition = VolumeCondition {
+        abnormal: condition.abnormal,
+        message: truncate_text(condition.message, TextLimit::PluginMessage),
+    };
     told
 }
 
@@ -205,5 +209,16 @@ mod tests {
             volume_mount_group: "7".into(),
         };
         assert_eq!(capability(&wanted).access_type, Some(AccessType::Mount(expect)));
+    }
+
+    #[test]
+    fn a_long_condition_of_a_volume_is_cut() {
+        let condition = pb::VolumeCondition { abnormal: true, message: "x".repeat(1 << 20) };
+        let told = volume_stats(pb::NodeGetVolumeStatsResponse {
+            volume_condition: Some(condition),
+            ..Default::default()
+        });
+        assert!(told.condition.abnormal);
+        assert!(told.condition.message.len() <= TextLimit::PluginMessage.bytes());
     }
 }

@@ -55,6 +55,8 @@ pub trait EngineMetrics: Send + Sync {
     fn probe(&self, of: &ProbeIdentity<'_>, outcome: &ProbeOutcome, took: Duration);
     /// A sleep hook was interrupted before its end.
     fn record_sleep_cut_short(&self);
+    /// A watcher of the Pods API did not keep up, so it misses an event and its watch ends.
+    fn record_watcher_cut(&self);
     /// A sweep ended: `pods` orphaned pods had volumes to clean up, `failed` of the clean-ups failed.
     fn record_sweep(&self, pods: usize, failed: usize);
     /// The pod is forgotten, and so are its metrics.

@@ -2,11 +2,11 @@
 
 use async_trait::async_trait;
 use futures::stream::BoxStream;
-use model::PodUid;
 use model::csi::{
     DriverNodeInfo, NodeExpandCall, NodePublishCall, NodeServiceCapabilities, NodeStageCall, NodeVolumeStats,
     PluginInfo, VolumeRecord,
 };
+use model::{GrpcCode, PodUid};
 
 pub use model::csi::CsiVolumeOnDisk;
 
@@ -18,48 +18,67 @@ pub enum CsiError {
     #[error("driver name {driver} not found in the list of registered CSI drivers")]
     NotRegistered { driver: String },
     #[error("rpc error: code = {code} desc = {message}")]
-    Rpc { code: &'static str, message: String },
+    Rpc { code: GrpcCode, message: String },
 }
 
 impl CsiError {
     pub fn disposition(&self) -> Disposition {
         match self {
             CsiError::NotRegistered { .. } => Disposition::Retry,
-            CsiError::Rpc { code: "NotFound", .. } => Disposition::Absent,
-            CsiError::Rpc { code: "Unimplemented", .. } => Disposition::Unsupported,
-            CsiError::Rpc { code, .. } if is_final(code) => Disposition::Refused,
+            CsiError::Rpc { code: GrpcCode::NotFound, .. } => Disposition::Absent,
+            CsiError::Rpc { code: GrpcCode::Unimplemented, .. } => Disposition::Unsupported,
+            CsiError::Rpc { code, .. } if is_final(*code) => Disposition::Refused,
             CsiError::Rpc { .. } => Disposition::Retry,
         }
     }
 
     /// The driver has failed for certain and is not working on it any more.
     pub fn is_final(&self) -> bool {
-        matches!(self, CsiError::Rpc { code, .. } if is_final(code))
+        matches!(self, CsiError::Rpc { code, .. } if is_final(*code))
     }
 
     /// The request can't succeed, now or later.
     pub fn is_infeasible(&self) -> bool {
-        matches!(self, CsiError::Rpc { code: "InvalidArgument" | "OutOfRange" | "NotFound", .. })
+        use GrpcCode::{InvalidArgument, NotFound, OutOfRange};
+        matches!(self, CsiError::Rpc { code: InvalidArgument | OutOfRange | NotFound, .. })
     }
 
     /// The request can't succeed while the volume is in use.
     pub fn is_in_use(&self) -> bool {
-        matches!(self, CsiError::Rpc { code: "FailedPrecondition", .. })
+        matches!(self, CsiError::Rpc { code: GrpcCode::FailedPrecondition, .. })
     }
 
     /// The call timed out, so the driver may still be working.
     pub fn is_late(&self) -> bool {
-        matches!(self, CsiError::Rpc { code: "DeadlineExceeded", .. })
+        matches!(self, CsiError::Rpc { code: GrpcCode::DeadlineExceeded, .. })
     }
 
     pub fn timed_out() -> Self {
-        CsiError::Rpc { code: "DeadlineExceeded", message: "context deadline exceeded".into() }
+        CsiError::Rpc { code: GrpcCode::DeadlineExceeded, message: "context deadline exceeded".into() }
     }
 }
 
 /// With the other codes the driver may still be working.
-fn is_final(code: &str) -> bool {
-    !matches!(code, "Canceled" | "DeadlineExceeded" | "Unavailable" | "ResourceExhausted" | "Aborted")
+fn is_final(code: GrpcCode) -> bool {
+    match code {
+        GrpcCode::Cancelled
+        | GrpcCode::DeadlineExceeded
+        | GrpcCode::Unavailable
+        | GrpcCode::ResourceExhausted
+        | GrpcCode::Aborted => false,
+        GrpcCode::Ok
+        | GrpcCode::Unknown
+        | GrpcCode::InvalidArgument
+        | GrpcCode::NotFound
+        | GrpcCode::AlreadyExists
+        | GrpcCode::PermissionDenied
+        | GrpcCode::FailedPrecondition
+        | GrpcCode::OutOfRange
+        | GrpcCode::Unimplemented
+        | GrpcCode::Internal
+        | GrpcCode::DataLoss
+        | GrpcCode::Unauthenticated => true,
+    }
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -128,4 +147,8 @@ pub trait CsiFiles: Send + Sync {
     /// Creates `link` to `device`.
     async fn link_device(&self, device: &str, link: &str) -> Result<(), FilesError>;
     async fn unlink_device(&self, link: &str) -> Result<(), FilesError>;
+    /// Bind-mounts `device` at `map`, and keeps it open with a loop device over that.
+    async fn map_device(&self, device: &str, map: &str) -> Result<(), FilesError>;
+    /// Detaches the loop device, unmounts and removes `map`. Succeeds if nothing of it is there.
+    async fn unmap_device(&self, map: &str) -> Result<(), FilesError>;
 }

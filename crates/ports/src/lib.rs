@@ -9,13 +9,16 @@ mod clock;
 mod cluster;
 mod credentials;
 mod csi;
+mod disposition;
 mod facts;
 mod feed;
 mod hooks;
 mod images;
+mod log_files;
 mod logs;
 mod panics;
 mod pod_files;
+mod pod_watch;
 mod prober;
 mod profile;
 mod runtime;
@@ -36,13 +39,16 @@ pub use cluster::{
 };
 pub use credentials::{PluginError, PullRecords, RecordError, RegistryCredentials};
 pub use csi::{CsiDrivers, CsiError, CsiFiles, CsiVolumeOnDisk, PluginSocketEvent, PluginSockets};
+pub use disposition::Disposition;
 pub use facts::{FactsError, HostFactsSource};
 pub use feed::{FeedNotice, PodFeed, PodSet};
 pub use hooks::{HookAnswer, HttpHooks};
 pub use images::Images;
+pub use log_files::ContainerLogFiles;
 pub use logs::{ContainerLogs, LogBytes, LogOptions, LogOutput};
 pub use panics::{PanicRecordError, PanicRecords};
 pub use pod_files::{FilesError, LeftoverFiles, PodFiles};
+pub use pod_watch::{PodSnapshot, PodWatch, PodWatchEvent, PodWatches};
 pub use prober::{ProbeRecordError, ProbeRecordStore, ProbeRecords, Prober};
 pub use profile::{CodeMapping, CpuProfiler, CpuSamples, ProfileError};
 pub use runtime::{
@@ -53,19 +59,6 @@ pub use trace::{FinishedSpan, Span, SpanKind, TraceContext, Tracer, Tracing};
 pub use usage::{
     CgroupDetail, CgroupDetailLevel, CgroupUsage, DiskCounters, DiskTraffic, FilesystemFigures,
     InterfaceFigures, MachineDisk, MachineFacts, MachineUsage, NamedUsage, PodCgroupUsage, PodCgroups,
-    ProcessFigures, PsiByResource, PsiData, PsiStats, TrafficFigures, TreeFigures, UsageReader,
+    ProcessFigures, PsiByResource, PsiData, PsiStats, TrafficFigures, TreeFigures, TreeSource, UsageReader,
 };
 pub use volume_notices::VolumeNoticeFeed;
-
-/// What a caller should do about a failure.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Disposition {
-    /// The thing is not there; for removals this is success.
-    Absent,
-    /// May work later by itself: the other side is away, busy or slow.
-    Retry,
-    /// Will fail again until somebody changes something.
-    Refused,
-    /// The other side does not know this call: use the fallback.
-    Unsupported,
-}

@@ -68,13 +68,15 @@ impl FilesError {
 /// What is on disk of pods: names only. Whose is still wanted is decided elsewhere.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LeftoverFiles {
-    /// Names below `<root>/pods`.
+    /// Names below `<root>/pods`, and of pods without a directory that have a device below `<root>/plugins`.
     pub pod_dirs: Vec<PodUid>,
+    /// `pod_dirs` lacks none: a pod that is not in it has no directory.
+    pub pod_dirs_complete: bool,
     /// Names below the pod logs directory, `<ns>_<name>_<uid>`.
     pub log_dirs: Vec<String>,
     /// Links below the container links directory whose target is missing.
     pub dead_links: Vec<String>,
-    /// Directories that could not be listed: nothing is known of what is in them.
+    /// What could not be read: nothing is known of what is there.
     pub problems: Vec<String>,
 }
 

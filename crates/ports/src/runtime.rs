@@ -10,7 +10,7 @@ use model::cri::{
     NamespaceOptions, RuntimeStatus, RuntimeVersion, SandboxConfig, SandboxStats,
 };
 use model::observed::{ContainerState, ObservedUser};
-use model::{ContainerId, PodUid, SandboxId};
+use model::{ContainerId, GrpcCode, PodUid, SandboxId};
 
 use crate::Disposition;
 
@@ -26,7 +26,7 @@ pub enum RuntimeError {
     #[error("{call}: not supported by this runtime")]
     Unsupported { call: &'static str },
     #[error("{call}: {message}")]
-    Failed { call: &'static str, code: i32, message: String },
+    Failed { call: &'static str, code: GrpcCode, message: String },
 }
 
 impl RuntimeError {

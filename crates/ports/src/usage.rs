@@ -238,6 +238,15 @@ pub struct TreeFigures {
     pub inodes: u64,
 }
 
+/// How a tree was measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TreeSource {
+    /// File by file.
+    Walk,
+    /// The filesystem counts it by itself.
+    ProjectQuota,
+}
+
 /// Reads directly, and blocks nobody else.
 #[async_trait]
 pub trait UsageReader: Send + Sync {
@@ -263,5 +272,5 @@ pub trait UsageReader: Send + Sync {
     /// Of the filesystem that holds this path.
     async fn filesystem(&self, path: &str) -> std::io::Result<FilesystemFigures>;
     /// Everything below a directory that is on its own mount. Dropping the future ends the walk.
-    async fn tree(&self, path: &str) -> std::io::Result<TreeFigures>;
+    async fn tree(&self, path: &str) -> std::io::Result<(TreeFigures, TreeSource)>;
 }

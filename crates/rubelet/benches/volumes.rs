@@ -19,22 +19,18 @@ mod support;
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant, SystemTime};
 
+use figures::{Figures, OUT, SIDE, run_side};
 use serde_json::{Value, json};
 use support::cluster::{Cluster, Record};
 use support::harness::{Agent, Node, Runtime};
 
 const NODE: &str = "bench-node";
 const NAMESPACE: &str = "bench";
-const SIDE: &str = "RUBELET_BENCH_SIDE";
-const OUT: &str = "RUBELET_BENCH_OUT";
 const PATIENCE: Duration = Duration::from_secs(600);
 const VOLUMES: usize = 10;
-
-/// By name: times in seconds, requests in numbers.
-type Figures = BTreeMap<String, f64>;
 
 fn main() {
     let pods = figures::number("RUBELET_BENCH_PODS", 100);
@@ -44,8 +40,9 @@ fn main() {
     let upstream =
         std::env::var_os("RUBELET_BENCH_UPSTREAM").expect("RUBELET_BENCH_UPSTREAM: the kubelet's path");
     let sides = [("rubelet", figures::rubelet()), ("upstream", upstream.into())];
+    // Times in seconds, requests in numbers.
     let found: BTreeMap<&str, Figures> =
-        sides.iter().map(|(side, binary)| (*side, run_side(side, binary))).collect();
+        sides.iter().map(|(side, binary)| (*side, measured(side, binary))).collect();
     println!("machine: {}", figures::machine());
     println!("{pods} pods at once, {VOLUMES} configMap volumes each (of {} maps)", pods * VOLUMES);
     println!("| | rubelet | upstream |");
@@ -58,18 +55,10 @@ fn main() {
     }
 }
 
-/// Runs this program again for one side.
-fn run_side(side: &str, binary: &Path) -> Figures {
-    let out = tempfile::NamedTempFile::new().expect("a file for the figures");
-    let status = Command::new(std::env::current_exe().expect("this program"))
-        .env(SIDE, side)
-        .env(OUT, out.path())
-        .env("RUBELET_E2E_BINARY", binary)
-        .status()
-        .expect("run a side");
-    assert!(status.success(), "{side} did not come to its end");
-    let text = std::fs::read_to_string(out.path()).expect("read the figures");
-    serde_json::from_str(&text).expect("figures")
+fn measured(side: &str, binary: &Path) -> Figures {
+    let (figures, complete) = run_side(side, binary);
+    assert!(complete, "{side} did not come to its end");
+    figures
 }
 
 fn measure(pods: usize) {

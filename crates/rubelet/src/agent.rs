@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use engine::{Engine, EngineError, EssentialTasks};
+use engine::{EngineError, EssentialTasks};
 use model::node::CgroupVersion;
 use model::pod::Source;
 use model::{ApiEvent, EventSubject};
@@ -21,6 +21,7 @@ use crate::flags::{Flags, KUBERNETES_VERSION, RUBELET_VERSION};
 use crate::logging::{self, LogHandle};
 use crate::notify::Supervisor;
 use crate::secure_port::{self, SecurePort};
+use crate::test_panics;
 use crate::wire;
 
 /// Runs until SIGTERM or SIGINT. Pods are left as they are: the next agent takes them over.
@@ -60,6 +61,7 @@ async fn serve(flags: &Flags, loaded: LoadedConfig, log: LogHandle) -> anyhow::R
     tracing::info!(node = node_name, kubernetes = KUBERNETES_VERSION, rubelet = RUBELET_VERSION, "starting");
     let stop = CancellationToken::new();
     let (essential, mut deaths) = EssentialTasks::new();
+    let essential = test_panics::add_to_tasks(essential);
     let metrics = wire::metrics(&facts, &gates);
     let cluster = cluster::join(flags, &config, &node_name, &metrics, &stop, &essential).await?;
     secure_port::apply_standalone_defaults(&mut config, &set, cluster.is_none());
@@ -83,6 +85,7 @@ async fn serve(flags: &Flags, loaded: LoadedConfig, log: LogHandle) -> anyhow::R
     }
     let mut feeds = wire::feeds(&config, &gates, &node_name, cluster.is_none())?;
     feeds.extend(cluster.as_ref().map(|cluster| cluster.feed(&node_name)));
+    let quotas = wire::quotas(&node);
     let state = wire::state(node, facts, &ports);
     let held = ports.clone();
     let reviews = ports.cluster.as_ref().map(|cluster| cluster.reviews.clone());
@@ -90,10 +93,12 @@ async fn serve(flags: &Flags, loaded: LoadedConfig, log: LogHandle) -> anyhow::R
     // The control socket is opened before anything is changed. If another agent answers on it, this one does not start:
     // two agents with one root directory would both manage its pods.
     let root_dir = Path::new(&root_dir);
+    let watches = Arc::new(agent.clone());
     let agent: Arc<dyn AgentView> = Arc::new(agent);
-    let stats = wire::stats(agent.clone(), &held, figures, &metrics)?;
+    let stats = wire::stats(agent.clone(), &held, figures, quotas, &metrics)?;
     let (endpoints, mut open) =
         wire::serve(&config, root_dir, agent, metrics.clone(), stats, &tracing, &stop).await?;
+    open.extend(wire::serve_pods_api(&gates, root_dir, watches, &metrics, &stop).await?);
     let health = endpoints.health.clone();
     let secure = SecurePort {
         flags,
@@ -119,11 +124,11 @@ async fn serve(flags: &Flags, loaded: LoadedConfig, log: LogHandle) -> anyhow::R
             cluster.keep_serving_certificate(slot, &request, &metrics, &stop, &essential)?;
         }
     }
-    let mut engine = with_test_panic(engine.with_node_duties(duties)).start();
+    let mut engine = test_panics::add_to_engine(engine.with_node_duties(duties)).start();
     tokio::spawn(stop.clone().run_until_cancelled_owned(release_code_pages()));
     if config.make_iptables_util_chains {
         let chains = host::iptables::IptablesChains::default();
-        tokio::spawn(stop.clone().run_until_cancelled_owned(chains.maintain()));
+        essential.spawn("the iptables chains", stop.clone().run_until_cancelled_owned(chains.maintain()));
     }
     let ends = stop.clone();
     let told = tokio::spawn(async move { supervisor.notify_until_stopped(&health, ends).await });
@@ -182,23 +187,13 @@ fn fatal_error(reason: String) -> anyhow::Error {
 /// The address of the first server that ended although it was not stopped.
 async fn wait_first_closed(open: &mut [ServerHandle]) -> String {
     let closed = open.iter_mut().map(|serving| {
-        let address =
-            serving.address().map_or("the control socket".to_owned(), |address| address.to_string());
+        let address = serving.address().map_or("a unix socket".to_owned(), |address| address.to_string());
         Box::pin(async move {
             serving.closed().await;
             address
         })
     });
     futures::future::select_all(closed).await.0
-}
-
-/// Tests name a pod or a container here whose planning panics, to see what follows. What ships does not have this.
-fn with_test_panic(engine: Engine) -> Engine {
-    #[cfg(debug_assertions)]
-    if let Ok(name) = std::env::var("RUBELET_TEST_PANIC_ON") {
-        return engine.with_test_panic(name);
-    }
-    engine
 }
 
 fn check_swap(config: &KubeletConfiguration) -> anyhow::Result<()> {

@@ -9,4 +9,5 @@ pub mod flags;
 pub mod logging;
 mod notify;
 mod secure_port;
+mod test_panics;
 mod wire;

@@ -24,14 +24,13 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: &[String]) -> anyhow::Result<ExitCode> {
-    let names: Vec<&str> = commands::NAMES.iter().map(|(name, _)| *name).collect();
-    match flags::parse(arguments, &names)? {
-        Invocation::Help => write!(std::io::stdout(), "{}", flags::help(commands::NAMES))?,
+    match flags::parse(arguments)? {
+        Invocation::Help => write!(std::io::stdout(), "{}", flags::help())?,
         Invocation::Version(request) => {
             write!(std::io::stdout(), "{}", request.stdout())?;
             write!(std::io::stderr(), "{}", request.stderr())?;
         }
-        Invocation::Command { name, arguments } => return Ok(commands::run(&name, &arguments)),
+        Invocation::Command { command, arguments } => return Ok(commands::run(command, &arguments)),
         Invocation::Agent(flags) => rubelet::agent::run(*flags)?,
     }
     Ok(ExitCode::SUCCESS)

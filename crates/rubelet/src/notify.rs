@@ -211,6 +211,7 @@ mod tests {
                 ephemeral_containers: 0,
                 counts: Default::default(),
                 volumes: Vec::new(),
+                selinux_volumes: Vec::new(),
                 pod_certificates: Vec::new(),
                 watches: Vec::new(),
             };

@@ -140,7 +140,9 @@ impl SecurePort<'_> {
     fn access(&self, authority: Option<Arc<ClientAuthority>>) -> anyhow::Result<Access> {
         let wanted = &self.config.authentication;
         if authority.is_none() && !wanted.webhook.enabled && !wanted.anonymous.enabled {
-            tracing::warn!("nobody can use the secure port: no client CA, no tokens and no anonymous access");
+            tracing::warn!(
+                "no request to the secure port can be authorized: no client CA, no tokens and no anonymous access"
+            );
         }
         let mut authentication = Authentication::new(authority);
         if wanted.webhook.enabled {
@@ -191,8 +193,10 @@ impl SecurePort<'_> {
             profiler: Arc::new(SignalProfiler),
             tracing: self.tracing,
             streaming_tls: StreamingTls {
-                for_local_runtime: Arc::new(host::unverified_tls::client_config()),
-                for_remote_runtime: Arc::new(|| host::verified_tls::client_config().map(Arc::new)),
+                for_local_runtime: Arc::new(tls::trusting_everybody().with_no_client_auth()),
+                for_remote_runtime: Arc::new(|| {
+                    Ok(Arc::new(tls::trusting_the_system()?.with_no_client_auth()))
+                }),
             },
             stop: stop.clone(),
         }
@@ -279,7 +283,7 @@ mod tests {
 
         let words =
             ["--manifest-url=https://me:hidden1@host/", "--manifest-url-header=Authorization:hidden2"];
-        let asked = crate::flags::parse(&words.map(str::to_owned), &[]).unwrap();
+        let asked = crate::flags::parse(&words.map(str::to_owned)).unwrap();
         let crate::flags::Invocation::Agent(flags) = asked else { panic!("{asked:?}") };
         let listed = flagz_entries(&flags);
         assert_eq!(listed["staticPodURL"], "<masked>", "{listed:?}");

@@ -8,7 +8,6 @@ use anyhow::Context;
 use cri::{CriClient, RuntimeHints};
 use decide::NodeState;
 use decide::credentials::plugin_config;
-use decide::manifest::{ReferencePolicy, StaticPodRules};
 use engine::{CsiPorts, EssentialTasks, EventRecorder, NodeDuties, Ports};
 use host::cgroup::{CgroupLayout, HostCgroups};
 use host::clock::SystemClock;
@@ -17,17 +16,24 @@ use host::facts::{FactsConfig, HostFactsReader};
 use host::feed::{DecodedManifest, FileFeed, HttpFeed, ManifestDecoder, without_secrets};
 use host::files::{HostCsiFiles, HostPodFiles, HostVolumeNotices};
 use host::hook::HookClient;
+use host::logs::HostLogFiles;
 use host::panic_records::HostPanicRecords;
 use host::probe::{NetworkProber, PodProbeRecords};
+use host::quota::ProjectQuotas;
 use host::usage::HostUsage;
+use manifest::{ReferencePolicy, StaticPodRules};
 use model::cgroup::CgroupDriver;
 use model::credentials::VerificationPolicy;
+use model::log_rotation::LogRotationConfig;
 use model::node::{CgroupVersion, HostFacts, NodeConfig, NodeObjectConfig};
 use model::pod::Source;
+use model::quantity::Quantity;
 use model::user_namespace::DEFAULT_IDS_PER_POD;
 use otlp::OtlpTracer;
 use plugins::{DriverClients, PluginRegistry};
-use ports::{AgentView, ClusterPorts, EventSink, PodFeed, PodFiles, PullRecords, Tracing, WallClock};
+use ports::{
+    AgentView, ClusterPorts, EventSink, PodFeed, PodFiles, PodWatches, PullRecords, Tracing, WallClock,
+};
 use server::{
     AgentMetrics, BuildInfo, Endpoints, HealthChecks, MeteredCgroups, MeteredCsiDrivers, MeteredEvents,
     MeteredHttpHooks, MeteredImages, MeteredPluginSockets, MeteredRegistryCredentials, MeteredRuntime,
@@ -129,6 +135,7 @@ pub fn node_config(
             .enabled("KubeletEnsureSecretPulledImages")
             .then(|| verification_policy(config))
             .transpose()?,
+        log_rotation: log_rotation(config)?,
         max_dead_containers_per_container: flags.maximum_dead_containers_per_container,
         max_dead_containers: flags.maximum_dead_containers,
         min_container_ttl: flags.minimum_container_ttl_duration.to_std(),
@@ -137,6 +144,17 @@ pub fn node_config(
         features: gates.all().map(|(gate, on)| (gate.name.to_owned(), on)).collect(),
         sources: sources.into_iter().flatten().collect(),
     })
+}
+
+/// `None`: a negative size turns rotation off.
+fn log_rotation(config: &KubeletConfiguration) -> anyhow::Result<Option<LogRotationConfig>> {
+    let size: Quantity = config.container_log_max_size.parse().context("containerLogMaxSize")?;
+    Ok(u64::try_from(size.value()).ok().map(|max_bytes| LogRotationConfig {
+        max_bytes,
+        max_files: u32::try_from(config.container_log_max_files).unwrap_or(u32::MAX),
+        workers: u32::try_from(config.container_log_max_workers).unwrap_or(1),
+        interval: config.container_log_monitor_interval.to_std(),
+    }))
 }
 
 /// Which images on the node a pod may use without showing credentials for them.
@@ -196,7 +214,7 @@ pub fn feeds(
     if !config.static_pod_path.is_empty() {
         let node = node_name.to_owned();
         let decoder: ManifestDecoder = Arc::new(move |path, bytes| {
-            let content = decide::manifest::decode_file(bytes, path, &node, rules);
+            let content = manifest::decode_file(bytes, path, &node, rules);
             DecodedManifest {
                 pods: content.pods,
                 runtime_classes: content.runtime_classes,
@@ -210,7 +228,7 @@ pub fn feeds(
     if !config.static_pod_url.is_empty() {
         let node = node_name.to_owned();
         let decoder: ManifestDecoder =
-            Arc::new(move |url, bytes| match decide::manifest::decode_http(bytes, url, &node, rules) {
+            Arc::new(move |url, bytes| match manifest::decode_http(bytes, url, &node, rules) {
                 Ok(pods) => DecodedManifest { pods, ..DecodedManifest::default() },
                 Err(problem) => {
                     DecodedManifest { problems: vec![problem.to_string()], ..DecodedManifest::default() }
@@ -281,7 +299,8 @@ pub fn ports(
         hints: Arc::new(hints),
         files: Arc::new(
             HostPodFiles::new(&node.root_dir, &node.pod_logs_dir, &node.container_links_dir)
-                .reporting_to(&volume_news),
+                .reporting_to(&volume_news)
+                .with_quotas(quotas(node)),
         ),
         cgroups: Arc::new(MeteredCgroups::new(
             Arc::new(HostCgroups::new(layout, node.cgroup_driver)),
@@ -303,6 +322,7 @@ pub fn ports(
             )),
         }),
         volume_news: Arc::new(volume_news),
+        log_files: Arc::new(HostLogFiles::new(&config.pod_logs_dir, Arc::new(SystemClock))),
         tracing: tracing.clone(),
         cluster: None,
     })
@@ -413,16 +433,22 @@ pub fn metrics(facts: &HostFacts, gates: &FeatureGates) -> Arc<AgentMetrics> {
     metrics
 }
 
+/// What both volumes and their statistics ask for the usage of volumes.
+pub fn quotas(node: &NodeConfig) -> ProjectQuotas {
+    ProjectQuotas::enabled(node.feature(decide::disk_limits::QUOTA_GATE))
+}
+
 /// What `/stats`, `/metrics/resource` and `/metrics/cadvisor` are read from.
 pub fn stats(
     agent: Arc<dyn AgentView>,
     ports: &Ports,
     settings: StatsSettings,
+    quotas: ProjectQuotas,
     metrics: &Arc<AgentMetrics>,
 ) -> anyhow::Result<Arc<NodeStats>> {
     let layout = host::cgroup::detect(Path::new(CGROUP_MOUNT)).context("finding the cgroup hierarchy")?;
     let wall = Arc::new(SystemClock);
-    let usage = Arc::new(HostUsage::new(layout, wall.clone()));
+    let usage = Arc::new(HostUsage::new(layout, wall.clone()).with_quotas(quotas));
     let (runtime, images) = (ports.runtime.clone(), ports.images.clone());
     let drivers = ports.csi.as_ref().map(|csi| csi.drivers.clone());
     let ports = StatsPorts { agent, usage, runtime, images, drivers, events: ports.events.clone(), wall };
@@ -472,6 +498,20 @@ pub async fn serve(
         open.push(server::serve_tcp("read-only port", host, port, router, stop.clone()).await?);
     }
     Ok((endpoints, open))
+}
+
+/// The socket for agents beside this one that want to know its pods, if the gate is on.
+pub async fn serve_pods_api(
+    gates: &FeatureGates,
+    root_dir: &Path,
+    pods: Arc<dyn PodWatches>,
+    metrics: &Arc<AgentMetrics>,
+    stop: &CancellationToken,
+) -> anyhow::Result<Option<ServerHandle>> {
+    if !gates.enabled(decide::state::shown_pod::GATE) {
+        return Ok(None);
+    }
+    Ok(Some(server::serve_pods_api(root_dir, pods, metrics.clone(), stop.clone()).await?))
 }
 
 /// Zero means no port.

@@ -13,7 +13,7 @@ fn words(line: &str) -> Vec<String> {
 }
 
 fn invocation(line: &str) -> Result<Invocation, FlagError> {
-    parse(&words(line), &["why", "pods"])
+    parse(&words(line))
 }
 
 fn agent(line: &str) -> Flags {
@@ -103,11 +103,14 @@ fn every_flag_warns_at_most_once_and_as_the_table_says() {
         let warnings = agent(&format!("--{name}={value} --{name}={value}", name = flag.name)).warnings;
         let about: Vec<&String> = warnings
             .iter()
-            .filter(|warning| warning.starts_with(&format!("flag --{} is ", flag.name)))
+            .filter(|warning| warning.starts_with(&format!("flag --{} ", flag.name)))
             .collect();
         match (flag.support(), flag.deprecated) {
             (Support::NoEffectYet, _) => {
                 assert_eq!(about, [&format!("flag --{} is accepted but has no effect yet", flag.name)]);
+            }
+            (Support::Partly(what), _) => {
+                assert!(about.len() == 1 && about[0].ends_with(what), "{about:?}");
             }
             (Support::Honoured, true) => {
                 assert!(about.len() == 1 && about[0].contains("deprecated"), "{about:?}")
@@ -233,7 +236,8 @@ fn short_answers_come_before_the_agent() {
     assert_eq!(invocation("--version=raw"), Ok(Invocation::Version(VersionRequest::Raw)));
     assert!(matches!(invocation("--version=false"), Ok(Invocation::Agent(_))));
     assert_eq!(agent("--version=v1.36.4-x").reported_version.as_deref(), Some("v1.36.4-x"));
-    let command = Invocation::Command { name: "why".to_owned(), arguments: words("pod-a --verbose") };
+    let command =
+        Invocation::Command { command: rubelet::commands::Command::Why, arguments: words("pod-a --verbose") };
     assert_eq!(invocation("why pod-a --verbose"), Ok(command));
 }
 

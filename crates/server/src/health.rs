@@ -286,6 +286,7 @@ mod tests {
             object: object.into(),
             last_word_secs: 7.4,
             problem: problem.into(),
+            has_bookmarks: false,
             unreadable: unreadable.iter().map(ToString::to_string).collect(),
         };
         let check = |watch: WatchReport, expect: &str| assert_eq!(watch_line(&watch), expect);

@@ -4,6 +4,7 @@
 //!   healthz port  ──┐
 //!   read-only port ─┼─> Endpoints ──> AgentView (the engine answers between two events)
 //!   control socket ─┘        └──────> AgentMetrics <── MeteredRuntime, MeteredImages, MeteredEvents
+//!   Pods API ───────> PodsService ──> PodWatches (the engine, too)
 //! ```
 //!
 //! Everything here only reads. Nothing decides, and an agent that does not answer is told to the caller within
@@ -24,6 +25,7 @@ mod metered;
 mod metered_plugins;
 mod metrics;
 mod pod_list;
+mod pods_api;
 mod process;
 mod secure;
 mod stats;
@@ -44,6 +46,10 @@ pub use metered::{
 };
 pub use metered_plugins::{MeteredCsiDrivers, MeteredPluginSockets, MeteredRegistryCredentials};
 pub use metrics::{AgentMetrics, BuildInfo, CertificateFigures};
+/// The other side of the Pods API, for tests.
+#[cfg(feature = "pods-client")]
+pub use pods_api::client as pods_client;
+pub use pods_api::serve_pods_api;
 pub use secure::{Tls, serve_tls};
 pub use stats::{NodeStats, StatsPorts, StatsSettings};
 pub use tls::{ClientAuthority, ServingCertificate, TlsError, TlsSettings, server_config};

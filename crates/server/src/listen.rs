@@ -88,6 +88,21 @@ impl ServerHandle {
     }
 }
 
+/// Listens on an address of this host; with port 0 on one that is free. `what` names the port in errors and logs.
+pub(crate) async fn bind_tcp(
+    what: &'static str,
+    host: &str,
+    port: u16,
+) -> Result<(TcpListener, SocketAddr), ServeError> {
+    let ip = host.parse().map_err(|_| ServeError::Address { what, address: host.to_owned() })?;
+    let wanted = SocketAddr::new(ip, port);
+    let bind = |source| ServeError::Bind { what, address: wanted.to_string(), source };
+    let listener = TcpListener::bind(wanted).await.map_err(bind)?;
+    let address = listener.local_addr().map_err(bind)?;
+    tracing::info!(%address, "serving the {what}");
+    Ok((listener, address))
+}
+
 /// Serves `router` on an address of this host. `what` names the port in errors and logs.
 pub async fn serve_tcp(
     what: &'static str,
@@ -96,12 +111,7 @@ pub async fn serve_tcp(
     router: Router,
     stop: CancellationToken,
 ) -> Result<ServerHandle, ServeError> {
-    let ip = host.parse().map_err(|_| ServeError::Address { what, address: host.to_owned() })?;
-    let wanted = SocketAddr::new(ip, port);
-    let bind = |source| ServeError::Bind { what, address: wanted.to_string(), source };
-    let listener = TcpListener::bind(wanted).await.map_err(bind)?;
-    let address = listener.local_addr().map_err(bind)?;
-    tracing::info!(%address, "serving the {what}");
+    let (listener, address) = bind_tcp(what, host, port).await?;
     Ok(ServerHandle { address: Some(address), task: tokio::spawn(serve(what, listener, router, stop)) })
 }
 
@@ -112,20 +122,40 @@ pub async fn serve_unix(
     router: Router,
     stop: CancellationToken,
 ) -> Result<ServerHandle, ServeError> {
+    let (listener, socket) = bind_unix(what, path).await?;
+    tracing::info!(path = %path.display(), "serving the {what}");
+    let task = tokio::spawn(async move {
+        serve(what, listener, router, stop).await;
+        socket.remove();
+    });
+    Ok(ServerHandle { address: None, task })
+}
+
+/// Listens on a unix socket that only its owner can connect to. A socket that nobody answers on is replaced.
+pub(crate) async fn bind_unix(
+    what: &'static str,
+    path: &Path,
+) -> Result<(UnixListener, OwnedSocket), ServeError> {
     check_socket_path(what, path).await?;
     let failed = |source| ServeError::Socket { what, path: path.to_owned(), source };
     let listener = private_listener(path).map_err(failed)?;
     let identity = identity(path).map_err(failed)?;
-    tracing::info!(path = %path.display(), "serving the {what}");
-    let path = path.to_owned();
-    let task = tokio::spawn(async move {
-        serve(what, listener, router, stop).await;
-        // Another process may have replaced the socket since: that one is not removed.
-        if self::identity(&path).is_ok_and(|now| now == identity) {
-            let _ = fs::remove_file(&path);
+    Ok((listener, OwnedSocket { path: path.to_owned(), identity }))
+}
+
+/// A socket that this process made.
+pub(crate) struct OwnedSocket {
+    path: PathBuf,
+    identity: (u64, u64),
+}
+
+impl OwnedSocket {
+    /// Another process may have replaced the socket since: that one is not removed.
+    pub fn remove(self) {
+        if identity(&self.path).is_ok_and(|now| now == self.identity) {
+            let _ = fs::remove_file(&self.path);
         }
-    });
-    Ok(ServerHandle { address: None, task })
+    }
 }
 
 /// Checks that the path may be replaced.

@@ -363,6 +363,9 @@ impl EngineMetrics for AgentMetrics {
     fn record_sleep_cut_short(&self) {
         self.sleep_cut_short();
     }
+    fn record_watcher_cut(&self) {
+        self.pod_watch_event_dropped();
+    }
     fn record_sweep(&self, pods: usize, failed: usize) {
         self.set_cleaned_volumes(pods, failed);
     }

@@ -39,7 +39,7 @@ impl MeteredCsiDrivers {
             Ok(_) => "OK",
             // No call was made.
             Err(CsiError::NotRegistered { .. }) => return answer,
-            Err(CsiError::Rpc { code, .. }) => code,
+            Err(CsiError::Rpc { code, .. }) => code.name(),
         };
         let method = format!("/csi.v1.Node/{method}");
         self.metrics.plugins.observe_driver_call(driver, &method, code, begun.elapsed());

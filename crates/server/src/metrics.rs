@@ -68,6 +68,7 @@ pub struct AgentMetrics {
     cgroup_duration: HistogramVec,
     hook_fallbacks: IntCounter,
     sleeps_cut_short: IntCounter,
+    pod_watch_events_dropped: IntCounter,
     image_volumes: ImageVolumes,
     cleaned_volumes: [IntGauge; 2],
     certificate_life: HistogramVec,
@@ -195,6 +196,10 @@ impl AgentMetrics {
                 "kubelet_sleep_action_terminated_early_total",
                 "Sleep hooks that were ended before their time.",
             ),
+            pod_watch_events_dropped: add.counter(
+                "kubelet_pod_watch_events_dropped_total",
+                "Watches of pods that ended because their watcher did not keep up.",
+            ),
             image_volumes: ImageVolumes::new(&add),
             cleaned_volumes: [
                 (
@@ -228,7 +233,7 @@ impl AgentMetrics {
             ),
             features: add.gauges(
                 "kubernetes_feature_enabled",
-                "Whether a feature gate is enabled: 1, or 0. Only gates that change what this agent does.",
+                "Whether a feature gate is enabled: 1, or 0. All gates of this Kubernetes version, also those without effect here.",
                 &["name", "stage"],
             ),
             health: HealthMetrics::new(),
@@ -368,6 +373,10 @@ impl AgentMetrics {
         self.sleeps_cut_short.inc();
     }
 
+    pub(crate) fn pod_watch_event_dropped(&self) {
+        self.pod_watch_events_dropped.inc();
+    }
+
     /// At the last time that leftovers were looked for.
     pub(crate) fn set_cleaned_volumes(&self, pods: usize, failed: usize) {
         for (gauge, count) in self.cleaned_volumes.iter().zip([pods, failed]) {
@@ -412,8 +421,8 @@ impl AgentMetrics {
     }
 
     /// The size of a volume of this plugin was found.
-    pub(crate) fn observe_volume_size(&self, plugin: &str, seconds: f64) {
-        self.volume_sizes.with_label_values(&[plugin]).observe(seconds);
+    pub(crate) fn observe_volume_size(&self, source: &str, seconds: f64) {
+        self.volume_sizes.with_label_values(&[source]).observe(seconds);
     }
 
     /// Counts a request from its begin; the guard counts its end.

@@ -21,6 +21,16 @@ struct Body<'a> {
     items: &'a [Pod],
 }
 
+/// One pod, with this status or with its own.
+pub(crate) fn to_json_item(pod: &Pod, status: Option<&PodStatus>) -> serde_json::Result<Vec<u8>> {
+    let empty = (PodSpec::default(), PodStatus::default());
+    serde_json::to_vec(&Item {
+        metadata: &pod.metadata,
+        spec: pod.spec.as_ref().unwrap_or(&empty.0),
+        status: status.or(pod.status.as_ref()).unwrap_or(&empty.1),
+    })
+}
+
 fn bare<S: Serializer>(pods: &&[Pod], to: S) -> Result<S::Ok, S::Error> {
     let empty = (PodSpec::default(), PodStatus::default());
     to.collect_seq(pods.iter().map(|pod| Item {

@@ -8,7 +8,6 @@
 //! The memory that unauthorized connections can use is bounded by their number times
 //! [`MAX_UNAUTHENTICATED_HEADER_BYTES`].
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,7 +24,7 @@ use tokio_util::task::TaskTracker;
 use tower::ServiceExt;
 
 use crate::access::Peer;
-use crate::listen::{ACCEPT_PAUSE, DRAIN_TIMEOUT, IDLE_TIMEOUT, ServeError, ServerHandle};
+use crate::listen::{ACCEPT_PAUSE, DRAIN_TIMEOUT, IDLE_TIMEOUT, ServeError, ServerHandle, bind_tcp};
 use crate::tls::ClientAuthority;
 use crate::unauthenticated_connections::{UnauthenticatedConnection, UnauthenticatedConnections};
 
@@ -51,12 +50,7 @@ pub async fn serve_tls(
     router: Router,
     stop: CancellationToken,
 ) -> Result<ServerHandle, ServeError> {
-    let ip = host.parse().map_err(|_| ServeError::Address { what, address: host.to_owned() })?;
-    let wanted = SocketAddr::new(ip, port);
-    let bind = |source| ServeError::Bind { what, address: wanted.to_string(), source };
-    let listener = TcpListener::bind(wanted).await.map_err(bind)?;
-    let address = listener.local_addr().map_err(bind)?;
-    tracing::info!(%address, "serving the {what}");
+    let (listener, address) = bind_tcp(what, host, port).await?;
     let abort = CancellationToken::new();
     let acceptor = TlsAcceptor::from(tls.config);
     let server = SecureServer { what, acceptor, authority: tls.authority, router, stop, abort };

@@ -1,5 +1,6 @@
 //! A fake agent whose answers a test sets, and a small client.
 
+use model::GrpcCode;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -249,6 +250,7 @@ impl AgentView for FakeAgent {
             ephemeral_containers: 0,
             counts: Default::default(),
             volumes: Vec::new(),
+            selinux_volumes: Vec::new(),
             pod_certificates: Vec::new(),
             watches: Vec::new(),
         };
@@ -340,8 +342,14 @@ impl FakeRuntime {
         let call = "Exec";
         match what {
             "missing" => Err(RuntimeError::NotFound { call, message: "no such container".into() }),
-            "exhausted" => Err(RuntimeError::Failed { call, code: 8, message: "too much".into() }),
-            "broken" => Err(RuntimeError::Failed { call, code: 2, message: "runtime trouble".into() }),
+            "exhausted" => Err(RuntimeError::Failed {
+                call,
+                code: GrpcCode::ResourceExhausted,
+                message: "too much".into(),
+            }),
+            "broken" => {
+                Err(RuntimeError::Failed { call, code: GrpcCode::Unknown, message: "runtime trouble".into() })
+            }
             _ => Ok(format!("{}/exec/token", self.streaming.as_deref().unwrap_or("http://127.0.0.1:1"))),
         }
     }
@@ -418,7 +426,7 @@ macro_rules! not_asked {
             ) -> Result<(), RuntimeError> {
                 match id.as_str() {
                     "c1" => Ok(()),
-                    _ => Err(RuntimeError::Failed { call: "Checkpoint", code: 2, message: "no".into() }),
+                    _ => Err(RuntimeError::Failed { call: "Checkpoint", code: GrpcCode::Unknown, message: "no".into() }),
                 }
             }
         }

@@ -16,6 +16,9 @@ pub struct Faults {
     pub fails_applied: u64,
     /// A call is not answered before its deadline; it may have its effect before or after that.
     pub hangs: u64,
+    /// The connection breaks while the runtime starts a container: the caller hears nothing more, and the container
+    /// starts seconds later.
+    pub starts_cut: u64,
     /// A call takes seconds.
     pub slow: u64,
     pub reading_fails: u64,
@@ -105,7 +108,7 @@ impl Faults {
     /// At the edge of the step, as if planning the pod panicked.
     pub fn inject_test_panic(&self, state: &mut NodeState, effects: &[Effect]) {
         let planned = effects.iter().filter(|effect| matches!(effect, Effect::RunPlan { .. }));
-        let starts = |uid: &PodUid| state.pods.get(uid).is_some_and(|e| e.lifecycle.may_start());
+        let starts = |uid: &PodUid| state.pods.get(uid).is_some_and(|e| e.lifecycle().may_start());
         let found = planned.filter_map(Effect::pod).find(|uid| self.makes_steps_panic(uid) && starts(uid));
         if let Some(uid) = found {
             state.pod_in_step = Some(uid.clone());
@@ -122,12 +125,14 @@ impl Faults {
         // It has its own random numbers, so that it does not change the other numbers of a seed.
         let mut own = Rng::new(rng.clone().number() ^ 0x6c69_6573);
         let false_readings = if own.per_mille(600) { own.below(200) } else { 0 };
+        let starts_cut = if own.per_mille(600) { own.below(200) } else { 0 };
         let mut some = |high: u64| if rng.per_mille(600) { rng.below(high) } else { 0 };
         Self {
             until,
             refused: some(120),
             fails_applied: some(80),
             hangs: some(80),
+            starts_cut,
             slow: some(100),
             reading_fails: some(150),
             reading_slow: some(200),
@@ -189,12 +194,13 @@ impl Faults {
 
     /// Every rate with its name for `--only`. The numbers of scheduled faults are not among them, because each such
     /// fault is a part of its own.
-    pub fn rates(&mut self) -> [(&'static str, &mut u64); 19] {
+    pub fn rates(&mut self) -> [(&'static str, &mut u64); 20] {
         [
             ("refused", &mut self.refused),
             ("fails-applied", &mut self.fails_applied),
             ("hangs", &mut self.hangs),
             ("slow", &mut self.slow),
+            ("starts-cut", &mut self.starts_cut),
             ("reading-fails", &mut self.reading_fails),
             ("reading-slow", &mut self.reading_slow),
             ("reading-lies", &mut self.false_readings),
@@ -251,6 +257,14 @@ impl Faults {
         }
     }
 
+    /// How long it takes to stage or publish a volume, or to walk through it: long enough that a pod may go meanwhile.
+    pub fn volume_latency(&self, rng: &mut Rng, now: Nanos) -> Nanos {
+        match self.active(now) && rng.per_mille(250) {
+            true => rng.between(SECOND, 20 * SECOND),
+            false => self.latency(rng, now),
+        }
+    }
+
     pub fn reading_fails(&self, rng: &mut Rng, now: Nanos, uid: Option<&PodUid>) -> bool {
         (self.active(now) && self.stuck_pod.is_some() && self.stuck_pod.as_ref() == uid)
             || self.happens(rng, now, self.reading_fails)
@@ -263,6 +277,13 @@ impl Faults {
         rng.between(MILLI / 10, 4 * MILLI)
     }
 
+    pub fn cuts_start(&self, rng: &mut Rng, now: Nanos) -> bool {
+        self.happens(rng, now, self.starts_cut)
+    }
+    /// How long the runtime needs for a start whose caller is gone: mostly as long as a reading, or seconds.
+    pub fn late_start(&self, rng: &mut Rng) -> Nanos {
+        if rng.coin() { rng.below(200 * MILLI) } else { rng.below(8 * SECOND) }
+    }
     pub fn falsifies_reading(&self, rng: &mut Rng, now: Nanos) -> bool {
         self.happens(rng, now, self.false_readings)
     }

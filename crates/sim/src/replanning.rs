@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use decide::images::PullKey;
+use decide::image_pull::PullKey;
 use decide::{Effect, Event};
 
 use crate::drive::{SimEvent, Simulation};

@@ -257,7 +257,7 @@ pub fn describe_reasons(state: &NodeState, event: &Event, only: Option<&PodUid>)
             None => format!("{:?}", w.why.cause),
         };
         let causes: Vec<_> = entry.why.iter().map(container).collect();
-        let _ = writeln!(text, "{:>14}  why {uid} {:?}: {}", "", entry.lifecycle, causes.join("; "));
+        let _ = writeln!(text, "{:>14}  why {uid} {:?}: {}", "", entry.lifecycle(), causes.join("; "));
     }
     text
 }

@@ -37,8 +37,12 @@ pub enum Profile {
     Stuck,
     /// As `Faults`, with pods of the API that have claims, and a CSI driver.
     Storage,
+    /// As `Storage`, and pods get the volume that they share as a device.
+    Devices,
     /// As `Faults`, with pods of the API that have certificates, and signers that are late, deny or lose requests.
     Certificates,
+    /// As `Faults`, with logs that are rotated.
+    Logs,
     /// Simple pods, one whose statuses the runtime always refuses, and agents that are killed (K8, K10).
     Refused,
     /// Simple pods, agents that are killed, and a runtime that keeps listing what it has reported as removed (`few
@@ -51,13 +55,15 @@ pub enum Profile {
 }
 
 impl Profile {
-    pub const ALL: [Profile; 10] = [
+    pub const ALL: [Profile; 12] = [
         Profile::Calm,
         Profile::Faults,
         Profile::Short,
         Profile::Stuck,
         Profile::Storage,
+        Profile::Devices,
         Profile::Certificates,
+        Profile::Logs,
         Profile::Refused,
         Profile::Ghosts,
         Profile::Poisoned,
@@ -74,7 +80,9 @@ impl Profile {
             Profile::Short => "short",
             Profile::Stuck => "stuck",
             Profile::Storage => "storage",
+            Profile::Devices => "devices",
             Profile::Certificates => "certificates",
+            Profile::Logs => "logs",
             Profile::Refused => "refused",
             Profile::Ghosts => "ghosts",
             Profile::Poisoned => "poisoned",
@@ -86,7 +94,12 @@ impl Profile {
     fn bound(self) -> Nanos {
         match self {
             Profile::Calm => 420 * SECOND,
-            Profile::Faults | Profile::Short | Profile::Storage | Profile::Poisoned => 900 * SECOND,
+            Profile::Faults
+            | Profile::Short
+            | Profile::Storage
+            | Profile::Devices
+            | Profile::Logs
+            | Profile::Poisoned => 900 * SECOND,
             // A request that was lost before the agent saw it is given up after a quarter of an hour.
             Profile::Certificates => 1200 * SECOND,
             Profile::Stuck | Profile::Refused | Profile::Ghosts | Profile::Extreme => 600 * SECOND,
@@ -280,6 +293,9 @@ fn leftovers(sim: &Simulation) -> Option<String> {
     if let Some(record) = sim.world.storage.records.keys().next() {
         return Some(format!("the record {record} is left"));
     }
+    if let Some(path) = sim.world.storage.links.keys().chain(sim.world.storage.maps.keys()).next() {
+        return Some(format!("{path}, of a device, is left"));
+    }
     if let Some(volume) = sim.world.storage.attachments.any() {
         return Some(format!("volume {volume} is attached for nobody"));
     }
@@ -345,7 +361,7 @@ fn check_that_replanning_is_idle(sim: &mut Simulation) {
         .pods
         .values()
         .filter(idle)
-        .filter_map(|e| Some((e.view.uid.clone(), e.fresh_observation()?.clone())))
+        .filter_map(|e| Some((e.view().uid.clone(), e.fresh_observation()?.clone())))
         .collect();
     let mut runs = Vec::new();
     for event in [Event::Hint(Hint::Everything), Event::Observed(seen.clone())] {

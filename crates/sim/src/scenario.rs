@@ -28,7 +28,9 @@ impl Scenario {
     pub fn seeded(rng: &mut Rng, profile: Profile) -> Self {
         let during = match profile {
             Profile::Short => rng.between(3, 15) * SECOND,
-            Profile::Storage | Profile::Certificates => rng.between(10, 60) * SECOND,
+            Profile::Storage | Profile::Devices | Profile::Certificates | Profile::Logs => {
+                rng.between(10, 60) * SECOND
+            }
             _ => rng.between(40, 180) * SECOND,
         };
         let (workload, faults) = match profile {
@@ -39,11 +41,17 @@ impl Scenario {
             Profile::Short => {
                 (Workload::seeded(rng, during, WorkloadSize::Small), Faults::seeded(rng, during))
             }
+            Profile::Logs => {
+                let workload = Workload::seeded(rng, during, WorkloadSize::Small).with_log_rotation();
+                (workload, Faults::seeded(rng, during))
+            }
             Profile::Certificates => {
                 (Workload::seeded(rng, during, WorkloadSize::Certified), Faults::seeded(rng, during))
             }
-            Profile::Storage => {
-                let workload = Workload::seeded(rng, during, WorkloadSize::WithClaims);
+            Profile::Storage | Profile::Devices => {
+                let devices = profile == Profile::Devices;
+                let size = if devices { WorkloadSize::WithDevices } else { WorkloadSize::WithClaims };
+                let workload = Workload::seeded(rng, during, size);
                 let detached = if workload.attaches { rng.below(3) } else { 0 };
                 let broken_records = rng.below(3);
                 let driver_lies = if rng.coin() { rng.below(200) } else { 0 };
@@ -53,7 +61,10 @@ impl Scenario {
             Profile::Poisoned => {
                 let panicking_pod = Some("p0".to_owned());
                 match rng.coin() {
-                    true => (Workload::plain(rng, 5), Faults { panicking_pod, ..Faults::none() }),
+                    true => {
+                        let workload = Workload::plain(rng, 5).with_overhead("p0");
+                        (workload, Faults { panicking_pod, ..Faults::none() })
+                    }
                     false => {
                         let workload = Workload::seeded(rng, during, WorkloadSize::Small);
                         (workload, Faults { panicking_pod, ..Faults::seeded(rng, during) })
@@ -70,7 +81,8 @@ impl Scenario {
                 (Workload::plain(rng, 5), Faults { until: during, storms: 3, stuck_pod, ..Faults::none() })
             }
             Profile::Refused => {
-                let workload = Workload::plain(rng, 5).with_late(rng, FIRST_PODS_RUN, during);
+                let workload =
+                    Workload::plain(rng, 5).with_late(rng, FIRST_PODS_RUN, during).with_log_rotation();
                 (workload, Faults::refused_statuses(rng, during, "p0-1".into()))
             }
             Profile::Ghosts => {

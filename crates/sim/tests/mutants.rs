@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use sim::{Mutant, Options, run};
 
 /// Seeds that each mistake has to show itself.
-const SEEDS: u64 = 120;
+const SEEDS: u64 = 300;
 
 fn check(mutant: Mutant, expect: &[&str]) {
     let all = Mutant::all();
@@ -50,6 +50,11 @@ fn stages_that_do_not_wait() {
 #[test]
 fn failures_that_are_hidden() {
     check(Mutant::HidesFailures, &["prepare first"]);
+}
+
+#[test]
+fn logs_that_are_forgotten() {
+    check(Mutant::ForgetsLogs, &["K8"]);
 }
 
 #[test]
@@ -173,6 +178,11 @@ fn volumes_without_a_record() {
 }
 
 #[test]
+fn devices_that_stay_mapped() {
+    check(Mutant::LeavesMaps, &["unmap first"]);
+}
+
+#[test]
 fn drivers_that_are_asked_while_they_are_at_work() {
     check(Mutant::GivesUpEarly, &["one at a time"]);
 }
@@ -210,4 +220,9 @@ fn volumes_that_broken_records_may_name() {
 #[test]
 fn volumes_that_are_unstaged_once_only() {
     check(Mutant::UnstagesOnce, &["K8"]);
+}
+
+#[test]
+fn containers_that_are_removed_while_the_runtime_starts_them() {
+    check(Mutant::ForgetsUnheardStarts, &["no live removal"]);
 }

@@ -30,10 +30,20 @@ fn storage() {
     all_good(Profile::Storage, 0..40);
 }
 
+#[test]
+fn devices() {
+    all_good(Profile::Devices, 0..40);
+}
+
 /// Signers that are late, deny or lose requests.
 #[test]
 fn certificates() {
     all_good(Profile::Certificates, 0..40);
+}
+
+#[test]
+fn logs() {
+    all_good(Profile::Logs, 0..40);
 }
 
 #[test]

@@ -9,7 +9,8 @@ use cargo_metadata::{DependencyKind, Metadata};
 /// What each crate may use of the workspace. A crate that isn't here is not allowed yet.
 const MAY_USE: &[(&str, &[&str])] = &[
     ("model", &[]),
-    ("decide", &["model"]),
+    ("manifest", &["model"]),
+    ("decide", &["model", "manifest"]),
     ("ports", &["model"]),
     ("engine", &["model", "decide", "ports"]),
     ("cri", ADAPTER),
@@ -21,20 +22,37 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("sim", &["model", "decide", "ports", "engine"]),
     (
         "rubelet",
-        &["model", "decide", "ports", "engine", "cri", "host", "apiserver", "otlp", "plugins", "server"],
+        &[
+            "model",
+            "manifest",
+            "decide",
+            "ports",
+            "engine",
+            "cri",
+            "host",
+            "apiserver",
+            "otlp",
+            "plugins",
+            "server",
+            "tls",
+        ],
     ),
     // Calls the product's parsers, and is not part of it.
-    ("fuzz", &["model", "decide", "ports", "cri", "host", "apiserver", "server", "rubelet"]),
+    ("fuzz", &["model", "manifest", "decide", "ports", "cri", "host", "apiserver", "server", "rubelet"]),
     // A simulated runtime behind a real socket. It speaks only the CRI protocol; only benchmarks and tests use it.
-    ("fakecri", &[]),
+    ("fakecri", &["protos"]),
+    // Build scripts compile their protos with it.
+    ("protos", &[]),
+    // TLS configurations that several adapters need.
+    ("tls", &[]),
     ("xtask", &[]),
 ];
 
 /// Adapters use the types and the traits that they implement, and never each other.
-const ADAPTER: &[&str] = &["model", "ports"];
+const ADAPTER: &[&str] = &["model", "ports", "protos", "tls"];
 
 /// Crates that only compute: the same input gives the same output, on any machine.
-const PURE: [&str; 2] = ["model", "decide"];
+const PURE: [&str; 3] = ["model", "manifest", "decide"];
 
 /// What a pure crate may not reach, however indirectly: I/O, clocks, randomness.
 const IMPURE: [&str; 12] = [

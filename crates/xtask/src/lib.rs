@@ -1,8 +1,10 @@
-//! Chores of the project itself: the tidy checks and the dependency law.
+//! Chores of the project itself: the tidy checks, the dependency law and the layers of modules.
 //!
-//! `cargo xtask tidy` runs the first; the second is a test (`tests/dependency_law.rs`), so that it can't be
-//! forgotten.
+//! `cargo xtask tidy` runs the first; the others are tests (`tests/dependency_law.rs`, `tests/module_cycles.rs`), so
+//! that they can't be forgotten.
 
 pub mod dependency_law;
-pub mod lexer;
+mod lexer;
+pub mod module_graph;
+mod paths;
 pub mod tidy;

@@ -101,4 +101,33 @@ fn an_unreadable_object_costs_only_itself() {
     let nameless = r#"{"metadata":[1]}"#;
     let Ok(WatchEvent::Unreadable(found)) = pod_event(&line("ADDED", nameless)) else { panic!("{nameless}") };
     assert_eq!(found.identity, ObjectIdentity::default());
+    // Nobody could tell which object it was, so the agent has to list.
+    assert!(matches!(pod_event(&line("DELETED", nameless)), Err(WatchLineError::Malformed(_))));
+    // One field of the metadata does not cost the others.
+    let half = r#"{"metadata":{"name":["x"],"uid":"2","resourceVersion":"9"}}"#;
+    let Ok(WatchEvent::Unreadable(found)) = pod_event(&line("ADDED", half)) else { panic!("{half}") };
+    let expect = ObjectIdentity { uid: "2".into(), resource_version: "9".into(), ..Default::default() };
+    assert_eq!(found.identity, expect);
+}
+
+#[test]
+fn fields_that_are_not_needed_cost_nothing() {
+    let odd = r#"{"metadata":{"name":"n"},
+        "spec":{"podCIDR":"10.1.0.0/24","providerID":"p","taints":[{"key":"k","effect":"NoSchedule"}],
+                "unschedulable":true,"configSource":7,"later":[1]},
+        "status":{"phase":{},"config":"none","volumesInUse":["v"]}}"#;
+    let found = node(odd.as_bytes()).expect("a node");
+    let spec = found.spec.expect("a spec");
+    assert_eq!((spec.pod_cidr.as_deref(), spec.provider_id.as_deref()), (Some("10.1.0.0/24"), Some("p")));
+    assert_eq!((spec.unschedulable, spec.taints.map(|taints| taints.len())), (Some(true), Some(1)));
+    assert_eq!(found.status.and_then(|status| status.volumes_in_use), Some(vec!["v".to_owned()]));
+
+    let odd = r#"{"metadata":{"name":"c","uid":"u"},
+        "spec":{"volumeName":"v","accessModes":["ReadWriteOnce"],"volumeMode":"Block","selector":"all",
+                "dataSource":1,"dataSourceRef":2},
+        "status":{"phase":"Bound","modifyVolumeStatus":"now","capacity":{"storage":"1Gi"}}}"#;
+    let found = claim(odd.as_bytes()).expect("a claim");
+    let spec = found.spec.expect("a spec");
+    assert_eq!((spec.volume_name.as_deref(), spec.volume_mode.as_deref()), (Some("v"), Some("Block")));
+    assert_eq!(found.status.and_then(|status| status.phase).as_deref(), Some("Bound"));
 }

@@ -104,7 +104,8 @@ impl ListWatcher for OfNode {
     type Item = PodCertificateRequest;
 
     fn list(&self) -> BoxFuture<'_, Result<ObjectList<PodCertificateRequest>, ApiError>> {
-        Box::pin(self.api.list_certificate_requests(&self.node, Freshness::Cached))
+        // A request that is not listed counts as deleted, and an old cache may lack one that was there before.
+        Box::pin(self.api.list_certificate_requests(&self.node, Freshness::Latest))
     }
 
     fn watch<'a>(

@@ -25,6 +25,7 @@ struct Entry {
     resource: &'static str,
     object: String,
     last_activity: Instant,
+    has_bookmarks: bool,
     problem: Option<String>,
     unreadable: Vec<String>,
 }
@@ -40,8 +41,14 @@ impl WatchStatuses {
     pub fn add(&self, resource: &'static str, object: String) -> WatchProgress {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let problem = Some("the API server has not answered yet".to_owned());
-        let entry =
-            Entry { resource, object, last_activity: Instant::now(), problem, unreadable: Vec::new() };
+        let entry = Entry {
+            resource,
+            object,
+            last_activity: Instant::now(),
+            has_bookmarks: false,
+            problem,
+            unreadable: Vec::new(),
+        };
         self.entries.send_modify(|entries| drop(entries.insert(id, entry)));
         WatchProgress { entries: self.clone(), id }
     }
@@ -60,6 +67,7 @@ impl Entry {
             resource: self.resource.to_owned(),
             object: self.object.clone(),
             last_word_secs: self.last_activity.elapsed().as_secs_f64(),
+            has_bookmarks: self.has_bookmarks,
             problem: self.problem.clone().unwrap_or_default(),
             unreadable: self.unreadable.clone(),
         }
@@ -73,16 +81,25 @@ pub struct WatchProgress {
 }
 
 impl WatchProgress {
-    /// The server sent something.
+    /// Whether bookmarks came in the present watch.
+    pub fn set_bookmarks(&self, there: bool) {
+        self.change(|entry| entry.has_bookmarks = there);
+    }
+
+    /// The server sent a list, an event or a bookmark, or ended a watch in order.
     pub fn note_activity(&self) {
-        self.change(|entry| {
-            entry.last_activity = Instant::now();
-            entry.problem = None;
-        });
+        self.change(|entry| entry.last_activity = Instant::now());
     }
 
     pub fn set_problem(&self, problem: String) {
-        self.change(|entry| entry.problem = Some(problem));
+        self.replace_problem(Some(problem));
+    }
+
+    /// Returns the problem until now.
+    pub fn replace_problem(&self, problem: Option<String>) -> Option<String> {
+        let mut before = None;
+        self.change(|entry| before = std::mem::replace(&mut entry.problem, problem));
+        before
     }
 
     pub fn unreadable(&self, objects: Vec<String>) {

@@ -6,6 +6,10 @@
 //!    ^                 ^      closed, broken: from the last version ──┤
 //!    └── 410 ──────────┴──────────────────────────────────────────────┘   failures: reported once, back-off
 //! ```
+//!
+//! A watch that works without a change looks like one that something between the server and us holds up. Only what
+//! the server sends in it tells them apart: events, bookmarks, and its end in order. Its opening says nothing, because
+//! a proxy may open it and pass nothing on.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -32,6 +36,9 @@ const FORBIDDEN_RETRIES: u32 = 3;
 /// A watch that ends within this time counts as a failure; otherwise a connection that opens and breaks would be
 /// retried without back-off.
 const SHORT_WATCH: Duration = Duration::from_secs(1);
+/// After so many answers at one version that are no event, the next round lists: a watch from the same version would
+/// meet the same answer again.
+const MAX_UNUSABLE_ANSWERS: u32 = 3;
 /// How many events are buffered. If the receiver is slow, the watch is read more slowly, and the server buffers the
 /// rest.
 const EVENT_BUFFER: usize = 64;
@@ -83,6 +90,8 @@ pub fn reflect<T: ListWatcher>(target: T) -> BoxStream<'static, ReflectorEvent<T
             reported_failure: None,
             failures: 0,
             last_version_was_gone: false,
+            watch_fails: false,
+            unusable_answers: 0,
         };
         tokio::select! {
             () = gone.closed() => {}
@@ -109,6 +118,10 @@ struct Reflector<T: ListWatcher> {
     failures: u32,
     /// The server no longer had the resource version at which the last watch started.
     last_version_was_gone: bool,
+    /// The problem in `progress` is one of the watch, which a list that succeeds does not end.
+    watch_fails: bool,
+    /// Answers in watches from `version` that are no event.
+    unusable_answers: u32,
 }
 
 impl<T: ListWatcher> Reflector<T> {
@@ -116,7 +129,7 @@ impl<T: ListWatcher> Reflector<T> {
         loop {
             match self.list_and_watch().await {
                 Ok(()) => {}
-                Err(ApiError::Gone { .. }) => self.handle_gone_version().await,
+                Err(error @ ApiError::Gone { .. }) => self.handle_gone_version(&error).await,
                 Err(error) => self.handle_failure(error).await,
             }
         }
@@ -126,16 +139,10 @@ impl<T: ListWatcher> Reflector<T> {
     async fn list_and_watch(&mut self) -> Result<(), ApiError> {
         let version = match &self.version {
             Some(version) => version.clone(),
-            None => {
-                let listed = self.target.list().await?;
-                self.progress.note_activity();
-                self.version = Some(listed.resource_version.clone());
-                self.handle_list(listed.items, listed.unreadable).await;
-                listed.resource_version
-            }
+            None => self.list().await?,
         };
         let mut watch = self.target.watch(&version).await?;
-        self.progress.note_activity();
+        self.progress.set_bookmarks(false);
         let began = Instant::now();
         let mut lasts = false;
         loop {
@@ -148,18 +155,67 @@ impl<T: ListWatcher> Reflector<T> {
                 }
             };
             match event {
-                Some(event) => self.handle_event(event?).await,
+                Some(Ok(event)) => self.handle_event(event).await,
+                Some(Err(error)) => {
+                    self.note_unusable_answer(&error);
+                    return Err(error);
+                }
                 None => break,
             }
         }
-        if !lasts {
+        if lasts {
+            // Whatever was held up on its way has arrived before the end.
+            self.progress.note_activity();
+        } else {
+            self.hold_watch(format!("the watch ended within {SHORT_WATCH:?} of its beginning"));
             self.pause(None).await;
         }
         Ok(())
     }
 
+    /// Returns the version of the list.
+    async fn list(&mut self) -> Result<String, ApiError> {
+        let listed = self.target.list().await?;
+        self.progress.note_activity();
+        if !self.watch_fails {
+            self.progress.replace_problem(None);
+        }
+        self.unusable_answers = 0;
+        self.version = Some(listed.resource_version.clone());
+        self.handle_list(listed.items, listed.unreadable).await;
+        Ok(listed.resource_version)
+    }
+
+    fn hold_watch(&mut self, problem: String) {
+        self.watch_fails = true;
+        self.progress.set_problem(problem);
+    }
+
+    /// The watch works.
+    fn release_watch(&mut self) {
+        self.watch_fails = false;
+        self.progress.replace_problem(None);
+    }
+
+    /// Decides whether the next round lists although the server may still have the version.
+    fn note_unusable_answer(&mut self, error: &ApiError) {
+        match error {
+            ApiError::Gone { .. } | ApiError::Unavailable { .. } => return,
+            // The server did not end the watch when it was asked to: something in between may have held up events.
+            ApiError::TimedOut { .. } => self.version = None,
+            _ => {
+                self.unusable_answers += 1;
+                if self.unusable_answers >= MAX_UNUSABLE_ANSWERS {
+                    self.version = None;
+                }
+            }
+        }
+        self.watch_fails = true;
+    }
+
     async fn handle_event(&mut self, event: WatchEvent<T::Item>) {
         self.progress.note_activity();
+        self.release_watch();
         match event {
             WatchEvent::Added(item) | WatchEvent::Modified(item) => {
                 let meta = T::meta(&item);
@@ -173,13 +229,20 @@ impl<T: ListWatcher> Reflector<T> {
                 self.send(ReflectorEvent::Gone(identity)).await;
             }
             WatchEvent::Unreadable(object) => {
-                self.set_version(object.identity.resource_version.clone());
+                match object.identity.resource_version.as_str() {
+                    // A watch from the version before it would bring it again.
+                    "" => self.version = None,
+                    version => self.set_version(version.to_owned()),
+                }
                 if self.is_news(&object) {
                     self.report_unreadable();
                     self.send(ReflectorEvent::Unreadable(object)).await;
                 }
             }
-            WatchEvent::Bookmark { resource_version, .. } => self.set_version(resource_version),
+            WatchEvent::Bookmark { resource_version, .. } => {
+                self.progress.set_bookmarks(true);
+                self.set_version(resource_version);
+            }
         }
     }
 
@@ -225,29 +288,34 @@ impl<T: ListWatcher> Reflector<T> {
     }
 
     /// The next round lists. If the version of a fresh list is already gone, wait before the next list.
-    async fn handle_gone_version(&mut self) {
+    async fn handle_gone_version(&mut self, error: &ApiError) {
         self.version = None;
         if self.last_version_was_gone {
+            self.hold_watch(format!("{error}, right after a list"));
             self.pause(None).await;
         }
         self.last_version_was_gone = true;
     }
 
     fn set_version(&mut self, version: String) {
-        if !version.is_empty() {
+        if !version.is_empty() && self.version.as_ref() != Some(&version) {
             self.version = Some(version);
+            self.unusable_answers = 0;
         }
     }
 
     async fn send(&self, notice: ReflectorEvent<T::Item>) {
         // If this fails, the receiver was dropped and the task is about to end.
         if let Err(TrySendError::Full(notice)) = self.notices.try_send(notice) {
-            self.progress.set_problem("the agent is not consuming watch events".to_owned());
+            let problem = "the agent is not consuming watch events".to_owned();
+            let before = self.progress.replace_problem(Some(problem));
             let _ = self.notices.send(notice).await;
+            self.progress.replace_problem(before);
         }
     }
 
     async fn report_recovery(&mut self) {
+        self.release_watch();
         self.failures = 0;
         self.last_version_was_gone = false;
         if self.reported_failure.take().is_some() {

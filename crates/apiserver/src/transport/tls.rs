@@ -4,7 +4,6 @@ use std::error::Error as StdError;
 use std::io;
 use std::sync::Arc;
 
-use hyper_rustls::ConfigBuilderExt;
 use ports::TlsFault;
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -31,18 +30,14 @@ pub enum TlsSetupError {
 
 /// Without ALPN, which the connector sets.
 pub fn client_config(trust: &Trust, pair: Option<&KeyPair>) -> Result<ClientConfig, TlsSetupError> {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder = ClientConfig::builder_with_provider(provider.clone())
-        .with_safe_default_protocol_versions()
-        .expect("ring has the default protocol versions");
     let builder = match trust {
-        Trust::System => builder.with_native_roots().map_err(TlsSetupError::SystemRoots)?,
-        Trust::Authorities { certificates, .. } => builder
-            .dangerous()
-            .with_custom_certificate_verifier(Arc::new(ConfiguredAuthorities::new(certificates, provider)?)),
-        Trust::SkipVerification => {
-            builder.dangerous().with_custom_certificate_verifier(Arc::new(AcceptAnyCertificate { provider }))
+        Trust::System => tls::trusting_the_system().map_err(TlsSetupError::SystemRoots)?,
+        Trust::Authorities { certificates, .. } => {
+            let builder = tls::client();
+            let verifier = ConfiguredAuthorities::new(certificates, builder.crypto_provider().clone())?;
+            builder.dangerous().with_custom_certificate_verifier(Arc::new(verifier))
         }
+        Trust::SkipVerification => tls::trusting_everybody(),
     };
     match pair {
         None => Ok(builder.with_no_client_auth()),
@@ -133,49 +128,6 @@ fn check_validity_period(certificate: &CertificateDer<'_>, now: UnixTime) -> Res
         return Err(CertificateError::NotValidYet.into());
     }
     Ok(())
-}
-
-/// `insecure-skip-tls-verify`: the connection is encrypted, but the server is not verified.
-#[derive(Debug)]
-struct AcceptAnyCertificate {
-    provider: Arc<CryptoProvider>,
-}
-
-impl ServerCertVerifier for AcceptAnyCertificate {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        let known = &self.provider.signature_verification_algorithms;
-        rustls::crypto::verify_tls12_signature(message, cert, dss, known)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        let known = &self.provider.signature_verification_algorithms;
-        rustls::crypto::verify_tls13_signature(message, cert, dss, known)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.provider.signature_verification_algorithms.supported_schemes()
-    }
 }
 
 /// The TLS error in a failure, if there is one.

@@ -14,7 +14,7 @@ use model::k8s::Node;
 use model::node::{HostFacts, NodeConfig};
 use model::pod::PodView;
 
-use crate::state::RuntimeHealth;
+use crate::runtime_health::RuntimeHealth;
 
 /// A refusal, as it is shown in the pod's status.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -45,7 +45,7 @@ pub struct AdmissionInputs<'a> {
     pub others: &'a RequestedByOthers,
 }
 
-pub fn admit(pod: &PodView, place: &AdmissionInputs<'_>) -> Result<(), AdmissionRejection> {
+pub(crate) fn admit(pod: &PodView, place: &AdmissionInputs<'_>) -> Result<(), AdmissionRejection> {
     let (config, facts) = (place.config, place.facts);
     crate::render::sysctls::admission(pod, &config.allowed_unsafe_sysctls, &facts.kernel_release)
         .map_err(|(reason, message)| AdmissionRejection::new(reason, message))?;

@@ -6,8 +6,8 @@ use model::k8s::{Node, Taint, Toleration};
 use model::pod::PodView;
 
 use super::{AdmissionInputs, AdmissionRejection, RequestedByOthers, affinity, host_ports};
-use crate::node::capacity::PODS;
 use crate::node::is_extended;
+use crate::resources::capacity::PODS;
 use crate::resources::{
     Amounts, CPU, EPHEMERAL_STORAGE, MEMORY, Overhead, is_critical, node_allocatable, pod_requests,
 };

@@ -54,7 +54,7 @@ impl CredentialCandidate {
 }
 
 /// Of the login's JSON form in Docker's words, so that records of other kubelets compare.
-pub fn login_hash(login: &Login) -> String {
+pub(crate) fn login_hash(login: &Login) -> String {
     let fields = [
         ("username", &login.username),
         ("password", &login.password),

@@ -100,7 +100,7 @@ fn glob_matches(glob: &str, part: &str) -> bool {
 }
 
 /// Whether an image without a registry in its name would be looked for at the default one.
-pub fn is_at_default_registry(repository: &str) -> bool {
+pub(crate) fn is_at_default_registry(repository: &str) -> bool {
     match repository.split_once('/') {
         None => !repository.is_empty(),
         Some(("", _)) => false,

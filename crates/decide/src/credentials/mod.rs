@@ -23,7 +23,7 @@ pub use docker_config::{NodeDockerConfig, node_logins};
 pub use keyring::{CredentialCandidate, CredentialSource, Keyring};
 pub use matching::repository;
 pub use plugin_cache::PluginCache;
-pub use pod::{credentials_fingerprint, pull_secret_candidates, secrets_of_candidates};
+pub use pod::{credentials_fingerprint, secrets_of_candidates};
 pub use service_account::{
     PluginInvocation, PluginServiceAccount, PluginTokens, annotations_for_plugin, plugin_invocation,
     token_request_of_plugin,

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::service_account::PluginServiceAccount;
 use super::{go_duration, matching};
 
-pub const API_VERSIONS: [&str; 3] = [
+pub(crate) const API_VERSIONS: [&str; 3] = [
     "credentialprovider.kubelet.k8s.io/v1",
     "credentialprovider.kubelet.k8s.io/v1alpha1",
     "credentialprovider.kubelet.k8s.io/v1beta1",

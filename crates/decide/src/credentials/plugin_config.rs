@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::plugin::API_VERSIONS;
 use super::{go_duration, matching};
-use crate::manifest::qualified_name;
+use manifest::qualified_name;
 
 const KIND: &str = "CredentialProviderConfig";
 const GROUP_VERSIONS: [&str; 3] =

@@ -9,8 +9,8 @@ use model::credentials::{CredentialPlugin, PullServiceAccount, ServiceAccountFac
 use model::{Mono, Now};
 use sha2::{Digest, Sha256};
 
-use crate::effect::PullingPod;
-use crate::objects::refresh_at;
+use crate::image_pull::PullingPod;
+use crate::token_lifetime::refresh_at;
 
 /// Lifetime of requested tokens: the API server's default.
 const TOKEN_SECS: i64 = 3600;

@@ -1,14 +1,51 @@
-//! The calls that are made for a volume, one by one, and those that set it up, from what it is and what its driver can do.
+//! What can be requested for a volume, the calls that are made for it one by one, and those that set it up, from what it
+//! is and what its driver can do.
 
 use std::sync::Arc;
 
 use model::PodUid;
 use model::csi::{
-    AccessMode, ClaimObject, CsiAccessMode, CsiVolume, CsiVolumeOnDisk, NodeExpandCall, NodePublishCall,
-    NodeServiceCapabilities, NodeStageCall, SecretMap, VolumeAccessType, VolumeCapability, VolumeRecord,
+    AccessMode, ClaimObject, CsiAccessMode, CsiVolume, CsiVolumeOnDisk, Expansion, NodeExpandCall,
+    NodePublishCall, NodeServiceCapabilities, NodeStageCall, SecretMap, VolumeAccessType, VolumeCapability,
+    VolumeRecord,
 };
 use model::k8s::PersistentVolumeClaim;
 use serde::{Deserialize, Serialize};
+
+use crate::action::Epoch;
+
+/// Number of a call. Grows; an answer with an unknown one is late.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub struct VolumeCallId(pub u64);
+
+/// The requester of an operation, which waits for its outcome.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub struct VolumeRequestId {
+    pub uid: PodUid,
+    pub from: VolumeRequestFrom,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub enum VolumeRequestFrom {
+    /// An action of the pod's plan.
+    Plan { epoch: Epoch, stage: usize, action: usize },
+    /// The sweep over leftovers of unknown pods.
+    Sweep,
+}
+
+/// What is wanted for a pod.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum VolumeRequest {
+    SetUp {
+        volume: Box<CsiVolume>,
+    },
+    Expand {
+        volume: Box<CsiVolume>,
+        expansion: Box<Expansion>,
+    },
+    /// Of everything that drivers have published for the pod. Goes on past failures.
+    TearDown,
+}
 
 /// One call to a disk, a storage driver or the API server about a volume. The engine makes it and tells how it ended.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -47,6 +84,15 @@ pub enum VolumeCall {
     },
     UnlinkDevice {
         link: String,
+    },
+    /// Bind-mounts a published device in the global map directory, and pins it with a loop device.
+    MapDevice {
+        device: String,
+        map: String,
+    },
+    /// Undoes [`VolumeCall::MapDevice`], however far that came.
+    UnmapDevice {
+        map: String,
     },
     /// The answer is [`VolumeCallAnswer::Capabilities`].
     NodeGetCapabilities {

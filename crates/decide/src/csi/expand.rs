@@ -18,7 +18,7 @@ use model::quantity::Quantity;
 use serde_json::{Map, Value, json};
 
 use super::calls::{VolumeCallFailure, VolumeCallFailureKind, capability};
-use crate::event::ExpandOutcome;
+use crate::action::ExpandOutcome;
 
 const STORAGE: &str = "storage";
 const PENDING: &str = "NodeResizePending";

@@ -7,7 +7,7 @@
 //!   removal:     unpublish ──> after the last pod: unstage ──> no longer in use
 //! ```
 //! The calls depend on the volume and the capabilities of its driver (`calls`), their time on other operations on the
-//! volume (`volume_operations`). The engine makes the calls.
+//! volume ([`crate::volume_operations`]). The engine makes the calls.
 
 mod calls;
 mod expand;
@@ -15,21 +15,21 @@ mod node_object;
 mod registration;
 mod selinux;
 pub mod translation;
-mod volume_operations;
 mod volumes_in_use;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use model::PodUid;
-use model::csi::{CsiVolumePaths, PLUGIN, VolumeId};
+use model::csi::{CsiVolumeOnDisk, CsiVolumePaths, PLUGIN, VolumeId};
 use model::k8s::CSIDriver;
 use model::node::NodeConfig;
+use model::volume::DevicePaths;
 use sha2::{Digest, Sha256};
 
 pub use calls::{
-    NodeCalls, VolumeCall, VolumeCallAnswer, VolumeCallFailure, VolumeCallFailureKind, VolumeCallResult,
-    node_calls,
+    NodeCalls, VolumeCall, VolumeCallAnswer, VolumeCallFailure, VolumeCallFailureKind, VolumeCallId,
+    VolumeCallResult, VolumeRequest, VolumeRequestFrom, VolumeRequestId, node_calls,
 };
 pub use expand::{
     ExpansionFailure, ExpansionFailureKind, ExpansionNeed, ExpansionStep, NodeExpansion, capacity_of,
@@ -41,7 +41,6 @@ pub use node_object::{
 };
 pub use registration::{CSI_PLUGIN, Version, check_registration, registration_failed, unknown_kind};
 pub use selinux::{LabelCheck, LabelRecord, check_staged_label, labels_may_differ};
-pub use volume_operations::{CsiVolumes, VolumeCallId, VolumeRequest, VolumeRequestFrom, VolumeRequestId};
 pub use volumes_in_use::CsiVolumesInUse;
 
 /// Name of the attachment of a volume to a node.
@@ -56,14 +55,14 @@ pub fn inline_handle(uid: &PodUid, volume: &str) -> String {
 
 /// The interval in seconds at which each driver is asked how many volumes the node can take. Drivers without the field
 /// are asked once.
-pub fn allocatable_update_periods(drivers: &[Arc<CSIDriver>]) -> BTreeMap<String, u64> {
+pub(crate) fn allocatable_update_periods(drivers: &[Arc<CSIDriver>]) -> BTreeMap<String, u64> {
     let period =
         |driver: &Arc<CSIDriver>| Some((driver.metadata.name.clone()?, allocatable_update_period(driver)?));
     drivers.iter().filter_map(period).collect()
 }
 
 /// Of one driver, if it wants to be asked.
-pub fn allocatable_update_period(driver: &CSIDriver) -> Option<u64> {
+pub(crate) fn allocatable_update_period(driver: &CSIDriver) -> Option<u64> {
     let seconds = u64::try_from(driver.spec.node_allocatable_update_period_seconds?).ok()?;
     Some(seconds).filter(|seconds| *seconds > 0)
 }
@@ -76,13 +75,27 @@ fn hex_digest(text: &str) -> String {
 const TAKEN: [&str; 2] = ["staging", "publish"];
 
 /// Why a device of this name has no place on a node.
-pub fn reserved_device_name(spec_name: &str) -> Option<String> {
+pub(crate) fn reserved_device_name(spec_name: &str) -> Option<String> {
     TAKEN.contains(&spec_name).then(|| {
         format!(
             "the name {spec_name:?} of the persistent volume is that of a directory which every device of a driver \
              shares: give the volume another name"
         )
     })
+}
+
+/// Whether a record that can't be read may be of the volume. The directory of a staging names its driver and its volume;
+/// that of a device or of a pod does not.
+pub(crate) fn may_be_record_of(one: &CsiVolumeOnDisk, volume: &VolumeId) -> bool {
+    let staging = match one.pod.is_some() || one.block {
+        true => None,
+        false => one.record_path.rsplit_once(&format!("/{PLUGIN}/")),
+    };
+    let Some((_, staging)) = staging else { return true };
+    let mut parts = staging.split('/');
+    parts.next() == Some(&volume.driver)
+        // The directory of a driver whose volumes can't be listed is one of all its volumes.
+        && parts.next().is_none_or(|name| name == hex_digest(&volume.handle))
 }
 
 /// Where it is on this node, for this pod.
@@ -105,7 +118,10 @@ pub fn paths(
             stage_record: record.clone(),
             target: format!("{devices}/publish/{spec_name}/{uid}"),
             record,
-            link: Some(format!("{pod}/volumeDevices/kubernetes.io~csi/{spec_name}")),
+            device: Some(DevicePaths {
+                link: format!("{pod}/volumeDevices/kubernetes.io~csi/{spec_name}"),
+                map: format!("{devices}/{spec_name}/dev/{uid}"),
+            }),
         };
     }
     let stage = format!("{plugin}/{}/{}", id.driver, hex_digest(&id.handle));
@@ -115,7 +131,7 @@ pub fn paths(
         stage_record: format!("{stage}/vol_data.json"),
         target: format!("{volume}/mount"),
         record: format!("{volume}/vol_data.json"),
-        link: None,
+        device: None,
     }
 }
 
@@ -150,6 +166,34 @@ mod tests {
     }
 
     #[test]
+    fn the_path_of_a_record_tells_of_which_volume_it_may_be() {
+        let config = NodeConfig { root_dir: "/r".into(), ..NodeConfig::default() };
+        let id = |driver: &str, handle: &str| VolumeId { driver: driver.into(), handle: handle.into() };
+        let check = |path: String, (pod, block): (Option<&str>, bool), volume: VolumeId, expect: bool| {
+            let one = CsiVolumeOnDisk {
+                pod: pod.map(PodUid::new),
+                block,
+                spec_name: "pv".into(),
+                mount_dir: "/m".into(),
+                record_path: path.clone(),
+                record: Err("it is no JSON".into()),
+                device: None,
+            };
+            assert_eq!(may_be_record_of(&one, &volume), expect, "{path} {volume}");
+        };
+        let paths = |block| paths(&config, &PodUid::new("u"), &id("d", "h"), "pv", block);
+        let node = (None, false);
+        check(paths(false).stage_record, node, id("d", "h"), true);
+        check(paths(false).stage_record, node, id("d", "other"), false);
+        check(paths(false).stage_record, node, id("other", "h"), false);
+        check("/r/plugins/kubernetes.io/csi/d".into(), node, id("d", "any"), true);
+        check("/r/plugins/kubernetes.io/csi/d".into(), node, id("other", "any"), false);
+        check(paths(true).stage_record, (None, true), id("other", "any"), true);
+        check(paths(false).record, (Some("u"), false), id("other", "any"), true);
+        check("/elsewhere/vol_data.json".into(), node, id("d", "any"), true);
+    }
+
+    #[test]
     fn names_and_paths_are_upstreams() {
         let id = VolumeId { driver: "d.example".into(), handle: "h".into() };
         // sha256("hd.examplen") and sha256("h")
@@ -169,6 +213,11 @@ mod tests {
         assert_eq!(block.staging, "/r/plugins/kubernetes.io/csi/volumeDevices/staging/pv");
         assert_eq!(block.target, "/r/plugins/kubernetes.io/csi/volumeDevices/publish/pv/u");
         assert_eq!(block.record, "/r/plugins/kubernetes.io/csi/volumeDevices/pv/data/vol_data.json");
-        assert_eq!(block.link.as_deref(), Some("/r/pods/u/volumeDevices/kubernetes.io~csi/pv"));
+        let device = DevicePaths {
+            link: "/r/pods/u/volumeDevices/kubernetes.io~csi/pv".into(),
+            map: "/r/plugins/kubernetes.io/csi/volumeDevices/pv/dev/u".into(),
+        };
+        assert_eq!(device.global_map_dir(), "/r/plugins/kubernetes.io/csi/volumeDevices/pv/dev");
+        assert_eq!(block.device, Some(device));
     }
 }

@@ -12,6 +12,8 @@ pub struct CsiVolumesInUse {
     registered: BTreeSet<String>,
     /// Volumes that each pod wants or has.
     wanted: BTreeMap<PodUid, BTreeSet<VolumeId>>,
+    /// What an earlier agent had reported when this one found records that it can't read: those may be of these.
+    earlier: Option<BTreeSet<VolumeId>>,
     reported: Option<Vec<String>>,
     /// True if no input of the report has changed since the last report.
     up_to_date: bool,
@@ -50,21 +52,34 @@ impl CsiVolumesInUse {
         self.up_to_date = false;
     }
 
+    pub fn knows_earlier(&self) -> bool {
+        self.earlier.is_some()
+    }
+
+    /// Remembers volumesInUse as the Node has it before this agent's first report.
+    pub fn set_earlier<'a>(&mut self, names: impl Iterator<Item = &'a str>) {
+        self.earlier = Some(names.filter_map(VolumeId::of_unique_name).collect());
+        self.up_to_date = false;
+    }
+
     /// Pods that want any volume.
     pub fn users(&self) -> impl Iterator<Item = &PodUid> {
         self.wanted.keys()
     }
 
     /// The new volumesInUse, if it differs from the last report. `on_node`: all volumes on the node, of this and
-    /// earlier agents; `None`: not listed yet. `attached`: whether volumes of this driver need attachment.
+    /// earlier agents; `None`: not listed yet. `may_be`: whether an unreadable record may be of this volume. `attached`:
+    /// whether volumes of this driver need attachment.
     pub fn report(
         &mut self,
         on_node: Option<&BTreeSet<VolumeId>>,
+        may_be: impl Fn(&VolumeId) -> bool,
         attached: impl Fn(&str) -> bool,
     ) -> Option<Vec<String>> {
         let on_node = on_node.filter(|_| !self.up_to_date)?;
         self.up_to_date = true;
-        let all = on_node.iter().chain(self.wanted.values().flatten());
+        let unreadable = self.earlier.iter().flatten().filter(|id| may_be(id));
+        let all = on_node.iter().chain(self.wanted.values().flatten()).chain(unreadable);
         let names: BTreeSet<String> =
             all.filter(|id| attached(&id.driver)).map(VolumeId::unique_name).collect();
         let names: Vec<String> = names.into_iter().collect();
@@ -81,6 +96,19 @@ mod tests {
     use super::*;
 
     #[test]
+    fn what_an_earlier_agent_reported_stays_while_it_may_have_an_unreadable_record() {
+        let name = |handle: &str| format!("kubernetes.io/csi/d^{handle}");
+        let on_node = BTreeSet::new();
+        let mut in_use = CsiVolumesInUse::default();
+        let earlier = [name("v"), name("v^2"), name("other"), "kubernetes.io/nfs/x".into()];
+        in_use.set_earlier(earlier.iter().map(String::as_str));
+        let of_v = |id: &VolumeId| id.handle.starts_with('v');
+        assert_eq!(in_use.report(Some(&on_node), of_v, |_| true), Some(vec![name("v"), name("v^2")]));
+        in_use.on_node_changed();
+        assert_eq!(in_use.report(Some(&on_node), |_| false, |_| true), Some(vec![]), "it was mended");
+    }
+
+    #[test]
     fn in_use_is_what_is_wanted_or_there() {
         let id = |driver: &str, handle: &str| VolumeId { driver: driver.into(), handle: handle.into() };
         let (a, b) = (PodUid::new("a"), PodUid::new("b"));
@@ -89,31 +117,35 @@ mod tests {
         let mut on_node: Option<BTreeSet<VolumeId>> = None;
         desk.set_wanted(&a, [id("d", "1")].into());
         assert_eq!(
-            desk.report(on_node.as_ref(), attached),
+            desk.report(on_node.as_ref(), |_| false, attached),
             None,
             "before the disk was looked at nothing is taken back"
         );
         on_node = Some([id("d", "2"), id("loose", "3")].into());
         desk.on_node_changed();
         let names = |list: &[&str]| Some(list.iter().map(|n| format!("kubernetes.io/csi/{n}")).collect());
-        assert_eq!(desk.report(on_node.as_ref(), attached), names(&["d^1", "d^2"]));
-        assert_eq!(desk.report(on_node.as_ref(), attached), None);
+        assert_eq!(desk.report(on_node.as_ref(), |_| false, attached), names(&["d^1", "d^2"]));
+        assert_eq!(desk.report(on_node.as_ref(), |_| false, attached), None);
         desk.set_wanted(&b, [id("d", "1")].into());
-        assert_eq!(desk.report(on_node.as_ref(), attached), None);
+        assert_eq!(desk.report(on_node.as_ref(), |_| false, attached), None);
         desk.set_wanted(&a, BTreeSet::new());
-        assert_eq!(desk.report(on_node.as_ref(), attached), None, "the other still has it");
+        assert_eq!(desk.report(on_node.as_ref(), |_| false, attached), None, "the other still has it");
         desk.set_wanted(&b, BTreeSet::new());
         on_node = Some([id("d", "1")].into());
         desk.on_node_changed();
-        assert_eq!(desk.report(on_node.as_ref(), attached), names(&["d^1"]), "unpublished, and still staged");
+        assert_eq!(
+            desk.report(on_node.as_ref(), |_| false, attached),
+            names(&["d^1"]),
+            "unpublished, and still staged"
+        );
         on_node = Some(BTreeSet::new());
         desk.on_node_changed();
-        assert_eq!(desk.report(on_node.as_ref(), attached), names(&[]));
+        assert_eq!(desk.report(on_node.as_ref(), |_| false, attached), names(&[]));
         on_node = Some([id("loose", "3")].into());
         desk.on_node_changed();
-        assert_eq!(desk.report(on_node.as_ref(), attached), None);
+        assert_eq!(desk.report(on_node.as_ref(), |_| false, attached), None);
         desk.drivers_changed();
-        assert_eq!(desk.report(on_node.as_ref(), |_| true), names(&["loose^3"]));
+        assert_eq!(desk.report(on_node.as_ref(), |_| false, |_| true), names(&["loose^3"]));
         assert!(desk.set_registered(["d".to_owned()].into()));
         assert!(!desk.set_registered(["d".to_owned()].into()));
         assert!(desk.is_registered("d") && !desk.is_registered("e"));

@@ -7,7 +7,6 @@
 //! Nothing here sends anything. The engine's node keeper asks on every change of an input and at every heartbeat.
 
 mod addresses;
-pub mod capacity;
 mod conditions;
 mod object;
 mod patch;

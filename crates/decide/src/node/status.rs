@@ -13,11 +13,13 @@ use model::{ApiEvent, Mono, Now};
 
 use super::conditions::{self, NodePressure};
 use super::runtime::{self, RuntimeSnapshot};
-use super::{addresses, capacity, is_extended};
-use crate::resources::{Amounts, CPU, EPHEMERAL_STORAGE, HUGE_PAGES_PREFIX, MEMORY};
+use super::{addresses, is_extended};
+use crate::resources::{Amounts, CPU, EPHEMERAL_STORAGE, HUGE_PAGES_PREFIX, MEMORY, capacity};
 
 /// How many names of one image are listed.
 const NAMES_PER_IMAGE: usize = 5;
+/// Longer than any reference of a registry.
+const LONGEST_IMAGE_NAME: usize = 1024;
 
 /// The inputs of the status.
 pub struct NodeStatusInputs<'a> {
@@ -168,10 +170,12 @@ fn shown_images(images: &[Image], most: i32) -> Vec<ContainerImage> {
     let mut sorted: Vec<&Image> = images.iter().collect();
     sorted.sort_by(|a, b| (b.size, &b.id).cmp(&(a.size, &a.id)));
     sorted.truncate(usize::try_from(most).unwrap_or(usize::MAX));
+    let names = |image: &Image| {
+        let names = image.repo_digests.iter().chain(&image.repo_tags);
+        names.filter(|name| name.len() <= LONGEST_IMAGE_NAME).take(NAMES_PER_IMAGE).cloned().collect()
+    };
     let shown = |image: &&Image| ContainerImage {
-        names: some(
-            image.repo_digests.iter().chain(&image.repo_tags).take(NAMES_PER_IMAGE).cloned().collect(),
-        ),
+        names: some(names(image)),
         size_bytes: i64::try_from(image.size).ok().filter(|size| *size != 0),
     };
     sorted.iter().map(shown).collect()

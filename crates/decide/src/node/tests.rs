@@ -334,6 +334,8 @@ fn images_and_handlers_are_shown_in_order() {
         ..Image::default()
     };
     world.images = vec![image("a", 5), image("b", 9), image("c", 9)];
+    // No registry has a name like this, and the API server would refuse the whole Node for it.
+    world.images[2].repo_digests.insert(0, "x".repeat(1 << 20));
     let handler =
         |name: &str| RuntimeHandler { name: name.into(), user_namespaces: true, ..Default::default() };
     world.runtime.status.as_mut().unwrap().handlers = vec![handler("runc"), handler("")];

@@ -13,6 +13,7 @@
 
 mod names;
 mod pod_certificates;
+mod pull_secrets;
 mod storage;
 mod tokens;
 mod trust_bundles;
@@ -31,8 +32,8 @@ pub use names::{ReferencedObjects, pull_secrets, referenced_objects, token_reque
 pub use pod_certificates::{
     GATE as CERTIFICATES_GATE, KnownCertificate, PodCertificates, RequestingNode, needs_certificates,
 };
+pub use pull_secrets::pull_secret_candidates;
 pub use storage::{StorageCache, StorageLookupError};
-pub(crate) use tokens::refresh_at;
 pub use tokens::{TokenCache, TokenLookup};
 pub use trust_bundles::{TrustBundleCache, uses_trust_bundles};
 

@@ -1,12 +1,13 @@
 //! What a pod's definition names.
 
+use model::volume_source::{ProjectedSource, VolumeSource};
 use std::collections::BTreeSet;
 
 use model::cluster::{ObjectKey, ObjectKind, PodTokenRequest};
 use model::k8s::{Container, ServiceAccountTokenProjection, Volume};
 use model::pod::PodView;
 
-use crate::volumes::mounted_names;
+use crate::pod_volumes::mounted_names;
 
 /// A token that does not say how long it should last.
 const DEFAULT_TOKEN_SECS: i64 = 3600;
@@ -32,9 +33,10 @@ pub fn referenced_objects(pod: &PodView) -> ReferencedObjects {
     let mounted = mounted_names(pod);
     for volume in spec.volumes.iter().flatten().filter(|volume| mounted.contains(volume.name.as_str())) {
         found.objects.extend(objects_of_volume(volume).iter().map(|(kind, name)| key(*kind, name)));
-        let sources = volume.projected.iter().flat_map(|p| p.sources.iter().flatten());
-        let tokens = sources.filter_map(|source| source.service_account_token.as_ref());
-        found.tokens.extend(tokens.map(|token| token_request_of_projection(pod, token)));
+        found.tokens.extend(ProjectedSource::of_volume(volume).filter_map(|source| match source {
+            ProjectedSource::ServiceAccountToken(token) => Some(token_request_of_projection(pod, token)),
+            _ => None,
+        }));
     }
     found.objects.extend(pull_secrets(pod).map(|name| key(ObjectKind::Secret, name)));
     found.objects.retain(|key| !key.name.is_empty());
@@ -73,13 +75,34 @@ pub(super) fn objects_of_env(container: &Container) -> Vec<(ObjectKind, &str)> {
 }
 
 fn objects_of_volume(volume: &Volume) -> Vec<(ObjectKind, &str)> {
-    let mut found = Vec::new();
-    found.extend(volume.config_map.iter().map(|source| (ObjectKind::ConfigMap, source.name.as_str())));
-    let secret = volume.secret.iter().filter_map(|source| source.secret_name.as_deref());
-    found.extend(secret.map(|name| (ObjectKind::Secret, name)));
-    for source in volume.projected.iter().flat_map(|projected| projected.sources.iter().flatten()) {
-        found.extend(source.config_map.iter().map(|map| (ObjectKind::ConfigMap, map.name.as_str())));
-        found.extend(source.secret.iter().map(|secret| (ObjectKind::Secret, secret.name.as_str())));
+    match VolumeSource::of(volume) {
+        VolumeSource::ConfigMap(source) => vec![(ObjectKind::ConfigMap, source.name.as_str())],
+        VolumeSource::Secret(source) => {
+            source.secret_name.iter().map(|name| (ObjectKind::Secret, name.as_str())).collect()
+        }
+        VolumeSource::Projected(_) => {
+            ProjectedSource::of_volume(volume).filter_map(object_of_entry).collect()
+        }
+        VolumeSource::EmptyDir(_)
+        | VolumeSource::HostPath(_)
+        | VolumeSource::DownwardApi(_)
+        | VolumeSource::PersistentVolumeClaim(_)
+        | VolumeSource::Ephemeral(_)
+        | VolumeSource::Csi(_)
+        | VolumeSource::Image(_)
+        | VolumeSource::Nfs(_)
+        | VolumeSource::Migrated(_)
+        | VolumeSource::Unsupported(_) => vec![],
     }
-    found
+}
+
+fn object_of_entry(source: ProjectedSource<'_>) -> Option<(ObjectKind, &str)> {
+    match source {
+        ProjectedSource::ConfigMap(map) => Some((ObjectKind::ConfigMap, map.name.as_str())),
+        ProjectedSource::Secret(secret) => Some((ObjectKind::Secret, secret.name.as_str())),
+        ProjectedSource::DownwardApi(_)
+        | ProjectedSource::ServiceAccountToken(_)
+        | ProjectedSource::ClusterTrustBundle(_)
+        | ProjectedSource::PodCertificate(_) => None,
+    }
 }

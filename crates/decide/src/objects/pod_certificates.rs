@@ -13,6 +13,7 @@
 //! Failures: the API server does not take a request, or somebody deletes it: another one is made, ever later. A signer
 //! that denies or fails a request has said so for good, and the pod's volume can't be set up any more.
 
+use model::volume_source::ProjectedSource;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,9 +27,9 @@ use model::{ApiEvent, FullName, Mono, Now, PodUid, Wall};
 
 use crate::back_off::volume_delay;
 use crate::effect::{Effect, TimerKey};
-use crate::hash::fnv1a_64;
 use crate::pem;
-use crate::volumes::mounted_names;
+use crate::pod_volumes::mounted_names;
+use model::hash::fnv1a_64;
 
 pub const GATE: &str = "PodCertificateRequest";
 
@@ -132,9 +133,10 @@ pub struct RequestingNode<'a> {
 fn sources_of(pod: &PodView) -> impl Iterator<Item = (CertificateSource, &PodCertificateProjection)> {
     let volumes = pod.spec().volumes.iter().flatten();
     volumes.flat_map(move |volume| {
-        let sources = volume.projected.iter().flat_map(|projected| projected.sources.iter().flatten());
-        sources.enumerate().filter_map(move |(index, source)| {
-            let source = source.pod_certificate.as_ref()?;
+        ProjectedSource::entries(volume).enumerate().filter_map(move |(index, entry)| {
+            let Some(ProjectedSource::PodCertificate(source)) = ProjectedSource::of(entry) else {
+                return None;
+            };
             let volume = volume.name.clone();
             Some((CertificateSource { pod: pod.uid.clone(), volume, index }, source))
         })

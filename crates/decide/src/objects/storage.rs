@@ -11,6 +11,7 @@
 
 mod local;
 
+use model::volume_source::VolumeSource;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +22,7 @@ use model::storage::{StorageKey, StorageObject, StorageState};
 use model::{Now, PodUid};
 
 use crate::back_off::volume_delay;
-use crate::csi::translation::{is_migrated, translate_inline, translate_volume};
+use crate::csi::translation::{translate_inline, translate_volume};
 use crate::effect::{Effect, TimerKey};
 
 /// The longest wait between two reads. The node is not notified when a claim is bound, so a pod should not wait much
@@ -110,10 +111,11 @@ impl StorageCache {
     /// Translates the migrated in-tree volumes of the pod's definition to CSI. Those that can't be translated are left
     /// out.
     pub fn translate_inline(&mut self, pod: &PodView) {
-        let volumes = pod.spec().volumes.iter().flatten().filter(|volume| is_migrated(volume));
+        let volumes = pod.spec().volumes.iter().flatten();
         let translated: BTreeMap<_, _> = volumes
             .filter_map(|volume| {
-                let made = translate_inline(volume, pod.namespace())?.ok()?;
+                let VolumeSource::Migrated(source) = VolumeSource::of(volume) else { return None };
+                let made = translate_inline(&volume.name, source, pod.namespace()).ok()?;
                 Some((volume.name.clone(), Arc::new(made)))
             })
             .collect();

@@ -1,6 +1,7 @@
 //! Certificates that the cluster vouches for (ClusterTrustBundle). They are few and every node may read all of them, which
 //! it does from the first pod on that needs one.
 
+use model::volume_source::ProjectedSource;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -34,7 +35,6 @@ impl TrustBundleCache {
 
 /// Whether files of the pod are made of them.
 pub fn uses_trust_bundles(pod: &PodView) -> bool {
-    let projected = pod.spec().volumes.iter().flatten().filter_map(|volume| volume.projected.as_ref());
-    let mut sources = projected.flat_map(|source| source.sources.iter().flatten());
-    sources.any(|source| source.cluster_trust_bundle.is_some())
+    let mut sources = pod.spec().volumes.iter().flatten().flat_map(ProjectedSource::of_volume);
+    sources.any(|source| matches!(source, ProjectedSource::ClusterTrustBundle(_)))
 }

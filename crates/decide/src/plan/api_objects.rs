@@ -7,7 +7,7 @@ use model::k8s::Container;
 use model::why::Cause;
 
 use super::{PlanInputs, PodPlan};
-use crate::effect::{Action, Stage};
+use crate::action::{Action, Stage};
 use crate::objects::{ObjectLookup, pull_secrets, waits_for};
 use crate::render::{EnvObjects, Services, env};
 
@@ -26,7 +26,7 @@ pub(super) fn with_files<'a>(
     plan: &mut PodPlan,
 ) -> Option<Variables<'a>> {
     let on = inputs.config.feature(env::file::GATE);
-    let files = if on { env::file::env_files(&inputs.entry.view, container) } else { Vec::new() };
+    let files = if on { env::file::env_files(inputs.entry.view(), container) } else { Vec::new() };
     if files.is_empty() {
         return Some(variables);
     }
@@ -50,7 +50,7 @@ pub(super) fn variables<'a>(
     let Some(desk) = inputs.cluster else {
         return Some(Variables { objects: None, services: Services::Standalone, files: &[] });
     };
-    let view = &inputs.entry.view;
+    let view = inputs.entry.view();
     let services = if desk.is_standalone() { Services::Standalone } else { desk.services() };
     if services == Services::NotRead && !view.source.is_static() {
         plan.because(Some(&container.name), Cause::WaitingForServices, None);
@@ -69,7 +69,7 @@ pub(super) fn variables<'a>(
 /// without those.
 pub(super) fn pull_secrets_known(inputs: &PlanInputs, container: &str, plan: &mut PodPlan) -> bool {
     let Some(desk) = inputs.cluster else { return true };
-    let view = &inputs.entry.view;
+    let view = inputs.entry.view();
     let mut missing = Vec::new();
     for name in pull_secrets(view) {
         let key = ObjectKey {

@@ -4,9 +4,8 @@
 use model::ApiEvent;
 use model::why::Cause;
 
-use super::volumes::inputs_of;
 use super::{PlanInputs, PlanNote, PodPlan};
-use crate::effect::Action;
+use crate::action::Action;
 use crate::volumes;
 
 const STEP: &str = "expand volume";
@@ -33,11 +32,11 @@ fn plan_expansions(
     ready: impl Fn(&str) -> bool,
 ) -> (Vec<Action>, bool) {
     let (mut actions, mut all) = (Vec::new(), true);
-    if !volumes::may_use_csi_drivers(&inputs.entry.view) {
+    if !volumes::may_use_csi_drivers(inputs.entry.view()) {
         return (actions, all);
     }
     let ledger = &inputs.entry.ledger;
-    let found = volumes::expansion::volume_expansions(&inputs_of(inputs), &ledger.volume_sizes, online);
+    let found = volumes::expansion::volume_expansions(&inputs.volume_inputs(), &ledger.volume_sizes, online);
     for (volume, size) in found.first_seen.into_iter().filter(|(name, _)| ready(name)) {
         plan.notes.push(PlanNote::VolumeSize { volume, size });
     }

@@ -7,7 +7,7 @@ use model::observed::{ContainerState, ObservedContainer, ObservedPod};
 use model::{ContainerId, Now, SandboxId};
 
 use super::{PlanInputs, PodPlan};
-use crate::effect::{Action, Stage};
+use crate::action::{Action, Stage};
 
 /// The removals for this pod, and a wake-up for containers that are too young.
 pub(super) fn garbage_stages(inputs: &PlanInputs, plan: &mut PodPlan) -> Vec<Stage> {
@@ -20,7 +20,7 @@ pub(super) fn garbage_stages(inputs: &PlanInputs, plan: &mut PodPlan) -> Vec<Sta
         kept_per_container(inputs.config.max_dead_containers_per_container),
     );
     let excess = &inputs.entry.ledger.excess_dead_containers;
-    let over = inputs.entry.lifecycle.is_terminated();
+    let over = inputs.entry.lifecycle().is_terminated();
     // While the pod is active, the newest instance decides whether its container is started again.
     let told = |c: &ObservedContainer| !over && inputs.observed.newest(&c.name).is_some_and(|n| n.id == c.id);
     let more = inputs.observed.containers.iter().filter(|c| {

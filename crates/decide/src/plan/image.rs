@@ -66,7 +66,7 @@ pub(super) fn of_container(
 
 /// Requests the images of all volumes that the pod's containers mount, including containers that start later.
 pub(super) fn fetch_volumes(inputs: &PlanInputs, plan: &mut PodPlan) {
-    let view = &inputs.entry.view;
+    let view = inputs.entry.view();
     for (_, container) in view.all_containers() {
         for wanted in volumes_of(inputs, container) {
             // The reason is noted when the container is about to start.
@@ -81,7 +81,7 @@ pub(super) fn fetch_volumes(inputs: &PlanInputs, plan: &mut PodPlan) {
 fn volumes_of<'a>(inputs: &PlanInputs, container: &'a Container) -> Vec<WantedImage<'a>> {
     let mounted =
         |volume: &&Volume| container.volume_mounts.iter().flatten().any(|mount| mount.name == volume.name);
-    let volumes = inputs.entry.view.spec().volumes.iter().flatten().filter(mounted);
+    let volumes = inputs.entry.view().spec().volumes.iter().flatten().filter(mounted);
     let wanted = |volume: &Volume| {
         let source = volume.image.clone()?;
         Some(WantedImage {
@@ -102,7 +102,7 @@ pub(super) fn of_volumes(
     container: &Container,
     plan: &mut PodPlan,
 ) -> Option<BTreeMap<String, ImageSpec>> {
-    let annotations = inputs.entry.view.pod.metadata.annotations.clone().unwrap_or_default();
+    let annotations = inputs.entry.view().pod.metadata.annotations.clone().unwrap_or_default();
     let mut found = BTreeMap::new();
     let mut missing = false;
     for wanted in volumes_of(inputs, container) {
@@ -126,7 +126,7 @@ pub(super) fn of_volumes(
 
 /// The configuration of the sandbox that the pod has or is about to get, which goes with its pulls.
 pub fn pull_sandbox_config(inputs: &PlanInputs) -> Option<SandboxConfig> {
-    let view = &inputs.entry.view;
+    let view = inputs.entry.view();
     let attempt = sandbox_change(view, inputs.observed).attempt;
     let groups = volumes::groups(inputs);
     let rendered = render::sandbox_config(&inputs.render_context(&groups), view, attempt);

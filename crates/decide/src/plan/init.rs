@@ -7,7 +7,7 @@ use model::k8s::Container;
 use model::observed::{ContainerState, ObservedContainer};
 use model::pod::{ContainerKind, is_sidecar};
 
-use super::sync::ContainerKill;
+use super::container_kill::ContainerKill;
 use super::{PlanInputs, probe_kills};
 use crate::{render, restart};
 
@@ -23,7 +23,7 @@ pub(super) struct InitDecision<'a> {
 }
 
 pub(super) fn decide<'a>(inputs: &'a PlanInputs) -> InitDecision<'a> {
-    let view = &inputs.entry.view;
+    let view = inputs.entry.view();
     let inits = view.init_containers();
     let mut decision = InitDecision::default();
     if inits.is_empty() {
@@ -108,13 +108,13 @@ fn decide_one_container<'a>(
             mark_initialized_or_start_next(place, decision)
         }
         ContainerState::Exited => {
-            if !restart::should_restart(&inputs.entry.view, container, Some(newest)) {
+            if !restart::should_restart(inputs.entry.view(), container, Some(newest)) {
                 return false;
             }
             decision.starts.push(container);
         }
         ContainerState::Unknown => {
-            if !sidecar && !restart::should_restart(&inputs.entry.view, container, Some(newest)) {
+            if !sidecar && !restart::should_restart(inputs.entry.view(), container, Some(newest)) {
                 return false;
             }
             let message = "Init container is in \"unknown\" state, try killing it before restart".to_owned();

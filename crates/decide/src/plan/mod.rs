@@ -5,6 +5,8 @@
 //! to the next plan, which the outcome triggers at once.
 
 mod api_objects;
+mod container_kill;
+mod crash_back_off;
 mod expansion;
 mod garbage;
 mod image;
@@ -17,6 +19,8 @@ mod stop;
 mod sync;
 mod volumes;
 
+use std::collections::BTreeMap;
+
 use model::k8s::Node;
 use model::node::{HostFacts, NodeConfig};
 use model::observed::ObservedPod;
@@ -25,20 +29,22 @@ use model::quantity::Quantity;
 use model::why::{Cause, Why};
 use model::{ApiEvent, ContainerId, Mono, Now};
 
+use crate::action::{Action, Stage};
 use crate::back_off::CrashBackOff;
-use crate::effect::{Action, Stage};
 use crate::images::PullPolicy;
 use crate::ledger::StartFailure;
 use crate::lifecycle::Lifecycle;
 use crate::objects::ObjectCache;
 use crate::render::RenderContext;
+use crate::runtime_health::RuntimeHealth;
 use crate::sandbox_placement::{SandboxPlacement, SandboxPlacementError};
-use crate::state::{PodEntry, RuntimeHealth};
+use crate::state::PodEntry;
 use crate::status::IpFamily;
+use crate::volumes::VolumeInputs;
 
 pub use garbage::{dead_beyond_limits, dead_overall};
 pub use image::pull_sandbox_config;
-pub use sync::RETRY;
+pub use sync::{RETRY, UNHEARD_START};
 
 /// With this gate, images are distinguished by the runtime handler whose image storage they are in.
 const IMAGE_HANDLER_GATE: &str = "RuntimeClassInImageCriApi";
@@ -61,6 +67,19 @@ pub struct PlanInputs<'a> {
     /// The node's own object, once it was seen.
     pub node: Option<&'a Node>,
     pub now: Now,
+}
+
+impl<'a> PlanInputs<'a> {
+    fn volume_inputs(&self) -> VolumeInputs<'a> {
+        VolumeInputs {
+            config: self.config,
+            facts: self.facts,
+            pod: self.entry.view(),
+            cluster: self.cluster,
+            node: self.node,
+            now: self.now.wall,
+        }
+    }
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -150,7 +169,7 @@ impl PlanInputs<'_> {
 }
 
 pub fn plan_pod(inputs: &PlanInputs) -> PodPlan {
-    let mut plan = match &inputs.entry.lifecycle {
+    let mut plan = match &inputs.entry.lifecycle() {
         Lifecycle::Syncing => sync::plan(inputs),
         Lifecycle::Terminating(termination) => stop::plan(inputs, termination),
         Lifecycle::Terminated | Lifecycle::Finished => release::plan(inputs),
@@ -165,24 +184,28 @@ fn delay_repeated_removals(inputs: &PlanInputs, plan: &mut PodPlan) {
     if !inputs.entry.observation_guard.has_still_listed() {
         return;
     }
-    let retry = |id: &str| inputs.entry.observation_guard.retry_removal(id);
-    let early = |action: &Action| {
+    // The id of a removal that had no effect before, and when it may be retried.
+    let repeated = |action: &Action| {
         let id = match action {
             Action::RemoveContainer { id, .. } => id.as_str(),
             Action::RemoveSandbox { id } => id.as_str(),
             _ => return None,
         };
-        retry(id).filter(|at| *at > inputs.now.mono)
+        let retry_at = inputs.entry.observation_guard.retry_removal(id)?;
+        Some((id.to_owned(), retry_at))
     };
+    let delayed = |action: &Action| repeated(action).is_some_and(|(_, at)| at > inputs.now.mono);
     let actions = plan.stages.iter().flat_map(|stage| &stage.actions);
-    let next = actions.filter_map(early).min();
+    // What nobody wants to remove any more may stay listed.
+    let removals: BTreeMap<String, Mono> = actions.filter_map(repeated).collect();
     for stage in &mut plan.stages {
-        stage.actions.retain(|action| early(action).is_none());
+        stage.actions.retain(|action| !delayed(action));
     }
+    let next = removals.values().copied().filter(|at| *at > inputs.now.mono).min();
     let observed = inputs.observed;
     let containers = observed.containers.iter().map(|c| c.id.as_str());
     let ids = observed.sandboxes.iter().map(|s| s.id.as_str()).chain(containers);
-    let ids: Vec<String> = ids.filter(|id| retry(id).is_some()).map(str::to_owned).collect();
+    let ids: Vec<String> = ids.filter(|id| removals.contains_key(*id)).map(str::to_owned).collect();
     if !ids.is_empty() {
         plan.because(None, Cause::StillListed { ids }, next);
     }

@@ -4,8 +4,8 @@ use model::ApiEvent;
 use model::why::Cause;
 
 use super::{PlanInputs, PlanNote, PodPlan, volumes};
+use crate::action::{Action, Stage};
 use crate::cgroups;
-use crate::effect::{Action, Stage};
 
 /// The stages that create the prerequisites of a sandbox.
 pub(super) struct SandboxPrerequisites {
@@ -16,7 +16,7 @@ pub(super) struct SandboxPrerequisites {
 
 /// Directories and cgroup, then volumes. `None` when the volumes can't be planned.
 pub(super) fn prepare(inputs: &PlanInputs, plan: &mut PodPlan) -> Option<SandboxPrerequisites> {
-    let view = &inputs.entry.view;
+    let view = inputs.entry.view();
     let volumes = match volumes::volume_setups(inputs, plan) {
         Ok(volumes) => volumes,
         Err(error) => {

@@ -6,7 +6,7 @@ use model::pod::{ContainerKind, RestartPolicy};
 use model::probe::ProbeKind;
 
 use super::PlanInputs;
-use super::sync::ContainerKill;
+use super::container_kill::ContainerKill;
 use crate::probes::probe_of;
 use crate::restart::effective_policy;
 
@@ -19,7 +19,7 @@ pub(super) fn kill<'a>(
     let (kind, grace) = failed(inputs, container, running)?;
     let mut message = format!("Container {} failed {kind} probe", container.name);
     // Restart rules apply only to containers that exit by themselves.
-    let restart = effective_policy(&inputs.entry.view, container) != RestartPolicy::Never;
+    let restart = effective_policy(inputs.entry.view(), container) != RestartPolicy::Never;
     if restart {
         message.push_str(", will be restarted");
     }

@@ -12,8 +12,9 @@ use model::observed::{ContainerState, ObservedContainer};
 use model::pod::{ContainerKind, is_sidecar};
 use model::why::Cause;
 
-use super::{PlanInputs, PlanNote, PodPlan, stop, sync};
-use crate::effect::{Action, Stage};
+use super::crash_back_off::{note_crash_back_off, waits_for_crash_back_off};
+use super::{PlanInputs, PlanNote, PodPlan, stop};
+use crate::action::{Action, Stage};
 use crate::restart;
 
 /// Whether a restart of all is due.
@@ -26,7 +27,7 @@ pub(super) enum RestartAll {
 
 pub(super) fn plan(inputs: &PlanInputs) -> RestartAll {
     let entry = inputs.entry;
-    let said = restart::status_says_restarting_all(&entry.view, entry.status.as_deref());
+    let said = restart::status_says_restarting_all(entry.view(), entry.status.as_deref());
     if !entry.ledger.restarting_all_containers && !said && asking(inputs).next().is_none() {
         return RestartAll::No;
     }
@@ -34,7 +35,14 @@ pub(super) fn plan(inputs: &PlanInputs) -> RestartAll {
     if groups.iter().all(Vec::is_empty) {
         return RestartAll::No;
     }
+    // A container may only be removed when the runtime no longer starts it. The pod is observed until that is known.
+    let starting =
+        |c: &&ObservedContainer| c.state == ContainerState::Created && stop::may_still_start(inputs, &c.id);
     let mut plan = PodPlan::default();
+    if groups.iter().flatten().any(starting) {
+        plan.because(None, Cause::RestartingAll, None);
+        return RestartAll::Plan(plan);
+    }
     if !entry.ledger.restarting_all_containers {
         match restart_all_back_off(inputs, &mut plan) {
             RestartAllBackOff::No => {}
@@ -64,7 +72,7 @@ fn asking<'a>(inputs: &'a PlanInputs) -> impl Iterator<Item = &'a ObservedContai
     let entry = inputs.entry;
     let newest = |c: &&ObservedContainer| inputs.observed.newest(&c.name).is_some_and(|n| n.id == c.id);
     let forced = |c: &&ObservedContainer| entry.ledger.must_restart.contains_key(&c.name);
-    let asks = |c: &&ObservedContainer| restart::triggers_restart_of_all(&entry.view, c);
+    let asks = |c: &&ObservedContainer| restart::triggers_restart_of_all(entry.view(), c);
     let counts = move |c: &&ObservedContainer| !is_removed(inputs, c) && newest(c) && !forced(c) && asks(c);
     inputs.observed.containers.iter().filter(counts)
 }
@@ -85,7 +93,7 @@ fn remove(container: &ObservedContainer) -> Action {
 
 /// Regular containers, init containers, then the triggering containers of both kinds.
 fn in_order<'a>(inputs: &'a PlanInputs) -> [Vec<&'a ObservedContainer>; 4] {
-    let view = &inputs.entry.view;
+    let view = inputs.entry.view();
     let mut groups: [Vec<&ObservedContainer>; 4] = Default::default();
     for container in inputs.observed.containers.iter().filter(|c| !is_removed(inputs, c)) {
         let place = match view.container(&container.name) {
@@ -112,9 +120,9 @@ fn restart_all_back_off(inputs: &PlanInputs, plan: &mut PodPlan) -> RestartAllBa
     let mut verdict = RestartAllBackOff::No;
     let mut advances = Vec::new();
     for container in asking(inputs) {
-        let Some((kind, spec)) = inputs.entry.view.container(&container.name) else { continue };
-        advances.extend(sync::note_crash_back_off(inputs, spec));
-        if sync::waits_for_crash_back_off(inputs, kind, spec, plan) {
+        let Some((kind, spec)) = inputs.entry.view().container(&container.name) else { continue };
+        advances.extend(note_crash_back_off(inputs, spec));
+        if waits_for_crash_back_off(inputs, kind, spec, plan) {
             let before_others = kind == ContainerKind::Init && !is_sidecar(spec);
             verdict = if before_others { RestartAllBackOff::AllWait } else { RestartAllBackOff::OthersGoOn };
         }

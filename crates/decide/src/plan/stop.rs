@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use model::Mono;
 use model::hook::HookCall;
 use model::observed::{ContainerState, ObservedContainer};
 use model::pod::{ContainerKind, is_sidecar};
 use model::why::Cause;
+use model::{ContainerId, Mono};
 
 use super::{PlanInputs, PlanNote, PodPlan};
-use crate::effect::{Action, Stage};
+use crate::action::{Action, Stage};
 use crate::hooks;
 use crate::lifecycle::{MINIMUM_STOP_SECS, Termination};
 
@@ -69,8 +69,9 @@ fn ineffective_stop(inputs: &PlanInputs) -> Option<(&'static str, String)> {
     let container = running(inputs).into_iter().find(|c| ledger.stopped_containers.contains(&c.id));
     let sandbox =
         inputs.observed.sandboxes.iter().find(|s| s.ready && ledger.stopped_sandboxes.contains(&s.id));
-    let of_container =
-        container.map(|c| ("stop container", format!("container {} was stopped, and still runs", c.id)));
+    let of_container = container.map(|c| {
+        ("stop container", format!("container {} is still running after a successful StopContainer", c.id))
+    });
     of_container
         .or(sandbox
             .map(|s| ("stop pod sandbox", format!("sandbox {} was stopped, and is still ready", s.id))))
@@ -88,7 +89,8 @@ pub(super) fn announce(inputs: &PlanInputs, plan: &mut PodPlan) {
 }
 
 pub(super) fn announce_one(inputs: &PlanInputs, container: &ObservedContainer, plan: &mut PodPlan) {
-    let kind = inputs.entry.view.container(&container.name).map_or(ContainerKind::Regular, |(kind, _)| kind);
+    let kind =
+        inputs.entry.view().container(&container.name).map_or(ContainerKind::Regular, |(kind, _)| kind);
     let event = model::ApiEvent::normal("Killing", stopping(container)).for_container(kind, &container.name);
     plan.announce(format!("killing {}", container.id), event);
 }
@@ -100,7 +102,7 @@ pub(super) fn anything_to_stop(inputs: &PlanInputs) -> bool {
 
 /// The stages that stop all containers and sandboxes of the pod.
 pub(super) fn stop_everything(inputs: &PlanInputs, grace: i64) -> Vec<Stage> {
-    let view = &inputs.entry.view;
+    let view = inputs.entry.view();
     let sidecar_rank = |c: &&ObservedContainer| {
         view.init_containers().iter().position(|spec| spec.name == c.name && is_sidecar(spec))
     };
@@ -140,6 +142,13 @@ pub(super) fn stop(inputs: &PlanInputs, container: &ObservedContainer, grace_sec
 }
 
 /// Stops a container with the shortest grace period and without its hook.
+/// Whether the last observation is too early to tell that the runtime does not start this container any more.
+pub(super) fn may_still_start(inputs: &PlanInputs, id: &ContainerId) -> bool {
+    let until = inputs.entry.ledger.may_start_until.get(id);
+    let observed = inputs.entry.observed.as_ref();
+    until.zip(observed).is_some_and(|(until, observed)| observed.at < *until)
+}
+
 pub(super) fn stop_at_once(inputs: &PlanInputs, container: &ObservedContainer) -> Action {
     stop_without_hook(inputs, container, MINIMUM_STOP_SECS)
 }
@@ -164,7 +173,7 @@ fn pre_stop(inputs: &PlanInputs, container: &ObservedContainer) -> Option<HookCa
     if inputs.entry.ledger.pre_stop_begun.contains(&container.id) {
         return None;
     }
-    let view = &inputs.entry.view;
+    let view = inputs.entry.view();
     let ips = inputs.observed.newest_sandbox().map(|s| s.ips.as_slice()).unwrap_or_default();
     match view.container(&container.name) {
         Some((_, spec)) => hooks::pre_stop(view, spec, ips),

@@ -15,23 +15,27 @@ use model::why::Cause;
 use model::{ApiEvent, ContainerId, Reason};
 
 use super::api_objects::Variables;
+use super::container_kill::{ContainerKill, kill_action};
+use super::crash_back_off::{note_crash_back_off, waits_for_crash_back_off};
 use super::image::{self, ContainerImages};
 use super::restart_all::RestartAll;
 use super::{
     PlanInputs, PlanNote, PodPlan, api_objects, garbage, init, prerequisites, probe_kills, restart_all, stop,
     volumes,
 };
-use crate::back_off::{self, CrashLimits};
-use crate::effect::{Action, Stage, StartContainer};
+use crate::action::{Action, Stage, StartContainer};
 use crate::ledger::StartFailure;
 use crate::lifecycle::MINIMUM_STOP_SECS;
+use crate::pod_volumes::VolumePaths;
 use crate::render::{self, ContainerInputs, ContainerRef, EnvSources, RenderError};
 use crate::sandbox::{SandboxChange, sandbox_change};
-use crate::volumes::VolumePaths;
 use crate::{hooks, restart};
 
 /// How long a failed start waits for a retry, unless it has its own back-off.
 pub const RETRY: Duration = Duration::from_secs(10);
+
+/// For so long the runtime may still start a container although nothing was heard of its start.
+pub const UNHEARD_START: Duration = Duration::from_secs(10);
 
 pub fn plan(inputs: &PlanInputs) -> PodPlan {
     if !inputs.runtime.ready {
@@ -40,7 +44,7 @@ pub fn plan(inputs: &PlanInputs) -> PodPlan {
     if let Some(holder) = &inputs.name_holder {
         return PodPlan::wait(None, Cause::NameTaken { holder: holder.clone() });
     }
-    let change = sandbox_change(&inputs.entry.view, inputs.observed);
+    let change = sandbox_change(inputs.entry.view(), inputs.observed);
     let reset = restart_all::plan(inputs);
     let later = if let RestartAll::Later(at) = reset { Some(at) } else { None };
     let mut plan = match (reset, inputs.observed.newest_sandbox()) {
@@ -52,7 +56,7 @@ pub fn plan(inputs: &PlanInputs) -> PodPlan {
         plan.wake(at);
     }
     // The time at which activeDeadlineSeconds is exceeded is known, so a timer is enough.
-    if let Some(deadline) = crate::status::deadline(&inputs.entry.view, inputs.entry.status.as_deref()) {
+    if let Some(deadline) = crate::status::deadline(inputs.entry.view(), inputs.entry.status.as_deref()) {
         plan.wake(inputs.now.mono_at(deadline));
     }
     plan
@@ -63,7 +67,7 @@ fn stop_pod(inputs: &PlanInputs, message: &str, mut plan: PodPlan) -> PodPlan {
     if stop::must_wait_to_stop(inputs, &mut plan) {
         return plan;
     }
-    let grace = inputs.entry.view.spec_grace().max(MINIMUM_STOP_SECS);
+    let grace = inputs.entry.view().spec_grace().max(MINIMUM_STOP_SECS);
     plan.because(None, Cause::Stopping { message: message.into(), grace_secs: grace }, None);
     stop::announce(inputs, &mut plan);
     plan.stages = stop::stop_everything(inputs, grace);
@@ -73,7 +77,7 @@ fn stop_pod(inputs: &PlanInputs, message: &str, mut plan: PodPlan) -> PodPlan {
 // ---- no usable sandbox ------------------------------------------------------------------------------------------
 
 fn without_sandbox(inputs: &PlanInputs, change: &SandboxChange) -> PodPlan {
-    let view = &inputs.entry.view;
+    let view = inputs.entry.view();
     let observed = inputs.observed;
     let wanted: Vec<&Container> = view.containers().iter().filter(|c| !ended_well(inputs, c)).collect();
     let ran_once = view.restart_policy() == RestartPolicy::Never
@@ -112,7 +116,7 @@ fn without_sandbox(inputs: &PlanInputs, change: &SandboxChange) -> PodPlan {
 /// The container's policy is OnFailure and it has succeeded, so a new sandbox does not run it again.
 fn ended_well(inputs: &PlanInputs, container: &Container) -> bool {
     let newest = inputs.observed.newest(&container.name);
-    restart::effective_policy(&inputs.entry.view, container) == RestartPolicy::OnFailure
+    restart::effective_policy(inputs.entry.view(), container) == RestartPolicy::OnFailure
         && newest.is_some_and(|c| c.state == ContainerState::Exited && c.exit_code == 0)
 }
 
@@ -121,14 +125,14 @@ fn create_sandbox(inputs: &PlanInputs, attempt: u32, plan: &mut PodPlan) {
     if stop::waits_for_retry(inputs, plan) {
         return;
     }
-    if !inputs.runtime.network_ready && !entry.view.host_network() {
+    if !inputs.runtime.network_ready && !entry.view().host_network() {
         let message = format!("network is not ready: {}", inputs.runtime.network_message);
         plan.announce("network", ApiEvent::warning("NetworkNotReady", message.clone()));
         return plan.because(None, Cause::NetworkNotReady { message }, None);
     }
     let groups = volumes::groups(inputs);
     let rendered = inputs.placement.as_ref().map_err(ToString::to_string).and_then(|place| {
-        let config = render::sandbox_config(&inputs.render_context(&groups), &entry.view, attempt);
+        let config = render::sandbox_config(&inputs.render_context(&groups), entry.view(), attempt);
         config.map(|config| (place, config)).map_err(|error| error.to_string())
     });
     let (place, config) = match rendered {
@@ -160,7 +164,7 @@ fn create_sandbox(inputs: &PlanInputs, attempt: u32, plan: &mut PodPlan) {
         return plan.stages.extend(ground.stages);
     }
     // A new sandbox runs the init containers again. Exited ones of the old sandbox would be taken for the new runs.
-    let is_init = |c: &&ObservedContainer| entry.view.init_containers().iter().any(|i| i.name == c.name);
+    let is_init = |c: &&ObservedContainer| entry.view().init_containers().iter().any(|i| i.name == c.name);
     let purge = inputs.observed.containers.iter().filter(is_init).map(garbage::remove).collect();
     plan.because(None, Cause::CreatingSandbox { attempt }, None);
     plan.stages.push(Stage::stop_on_failure(purge));
@@ -218,7 +222,7 @@ fn with_sandbox(inputs: &PlanInputs, sandbox: &ObservedSandbox) -> PodPlan {
         return plan;
     }
     let ledger = &inputs.entry.ledger;
-    if !ledger.prerequisites_ready || !crate::volumes::all_set_up(&inputs.entry.view, &ledger.volumes_set_up)
+    if !ledger.prerequisites_ready || !crate::volumes::all_set_up(inputs.entry.view(), &ledger.volumes_set_up)
     {
         // After a restart of the agent the prerequisites of a running pod are checked only when a container has to
         // start.
@@ -239,7 +243,9 @@ fn with_sandbox(inputs: &PlanInputs, sandbox: &ObservedSandbox) -> PodPlan {
 }
 
 /// A container left in state Created by an unfinished start is removed before a new one is created: the runtime may
-/// still be about to start it, and then two would run. It is left out of `starts` until it is removed.
+/// still be about to start it, and then two would run. For the same reason it is not removed before an observation
+/// shows it as created after [`UNHEARD_START`]: it might have run by then. It is left out of `starts` until it is
+/// removed.
 fn remove_unstarted(
     inputs: &PlanInputs,
     starts: &mut Vec<(ContainerKind, &Container)>,
@@ -260,40 +266,11 @@ fn remove_unstarted(
     for leftover in &leftovers {
         plan.because(Some(&leftover.name), Cause::Starting, None);
     }
-    leftovers.into_iter().map(garbage::remove).collect()
-}
-
-/// A container to be killed, and the reason as a sentence.
-pub(super) struct ContainerKill<'a> {
-    pub container: &'a ObservedContainer,
-    pub kind: ContainerKind,
-    pub message: String,
-    /// Replaces the grace period of the pod.
-    pub grace_secs: Option<i64>,
-    /// The container is started again, whatever its restart policy says about its exit code.
-    pub restart: bool,
-}
-
-impl<'a> ContainerKill<'a> {
-    pub fn new(container: &'a ObservedContainer, kind: ContainerKind, message: String) -> Self {
-        Self { container, kind, message, grace_secs: None, restart: false }
-    }
-    pub fn and_restart(mut self) -> Self {
-        self.restart = true;
-        self
-    }
-}
-
-fn kill_action(inputs: &PlanInputs, kill: ContainerKill, plan: &mut PodPlan) -> Action {
-    let grace = kill.grace_secs.unwrap_or_else(|| inputs.entry.view.spec_grace()).max(MINIMUM_STOP_SECS);
-    let name = &kill.container.name;
-    plan.because(Some(name), Cause::Stopping { message: kill.message.clone(), grace_secs: grace }, None);
-    let event = ApiEvent::normal("Killing", kill.message).for_container(kill.kind, name);
-    plan.announce(format!("killing {}", kill.container.id), event);
-    if kill.restart {
-        plan.notes.push(PlanNote::MustRestart { container: name.clone(), killed: kill.container.id.clone() });
-    }
-    stop::stop(inputs, kill.container, grace)
+    leftovers
+        .into_iter()
+        .filter(|leftover| !stop::may_still_start(inputs, &leftover.id))
+        .map(garbage::remove)
+        .collect()
 }
 
 /// Plans the regular containers. Returns whether any of them runs or is to run.
@@ -303,7 +280,7 @@ fn regular_containers<'a>(
     kills: &mut Vec<ContainerKill<'a>>,
     starts: &mut Vec<(ContainerKind, &'a Container)>,
 ) -> bool {
-    let view = &inputs.entry.view;
+    let view = inputs.entry.view();
     let mut alive = false;
     for container in view.containers() {
         let newest = inputs.observed.newest(&container.name);
@@ -342,7 +319,7 @@ fn regular_containers<'a>(
 /// Every regular container ran in this sandbox and none is to run again. If a sidecar is in its back-off then, the pod
 /// looks uninitialized, but there is nothing left to wait for.
 fn all_regular_containers_ended(inputs: &PlanInputs, sandbox: &ObservedSandbox) -> bool {
-    let view = &inputs.entry.view;
+    let view = inputs.entry.view();
     !view.containers().is_empty()
         && view.containers().iter().all(|container| {
             let here = inputs.observed.newest(&container.name).filter(|n| n.sandbox_id == sandbox.id);
@@ -362,12 +339,12 @@ fn ephemeral_containers<'a>(inputs: &'a PlanInputs) -> Vec<(ContainerKind, &'a C
         // Created by an unfinished start, unless the start is known to have failed.
         Some(newest) => newest.state == ContainerState::Created && !failed.contains_key(&c.name),
     };
-    let list = inputs.entry.view.ephemeral_containers().iter().filter(wanted);
+    let list = inputs.entry.view().ephemeral_containers().iter().filter(wanted);
     list.map(|c| (ContainerKind::Ephemeral, c)).collect()
 }
 
 fn waiting_for_init(inputs: &PlanInputs, plan: &mut PodPlan) {
-    let view = &inputs.entry.view;
+    let view = inputs.entry.view();
     let done = |c: &&Container| {
         let newest = inputs.observed.newest(&c.name);
         let ended = newest.is_some_and(|n| n.state == ContainerState::Exited && n.exit_code == 0);
@@ -426,63 +403,6 @@ fn has_ended(inputs: &PlanInputs, name: &str) -> bool {
     newest.zip(failed).is_some_and(|(newest, failed)| newest.restart_count >= *failed)
 }
 
-pub(super) fn waits_for_crash_back_off(
-    inputs: &PlanInputs,
-    kind: ContainerKind,
-    container: &Container,
-    plan: &mut PodPlan,
-) -> bool {
-    let Some(exited) = newest_exited(inputs, &container.name) else { return false };
-    let view = &inputs.entry.view;
-    let entry = inputs.entry.ledger.crash_back_offs.get(&container.name);
-    let key = definition_key(inputs, container);
-    let Some(until) = back_off::crash_back_off_until(entry, key, exited.finished_at, inputs.now.wall) else {
-        return false;
-    };
-    let delay = entry.map(|e| e.delay).unwrap_or_default();
-    let (name, human) = (&container.name, view.display_name());
-    let event =
-        ApiEvent::warning("BackOff", format!("Back-off restarting failed container {name} in pod {human}"));
-    plan.announce(format!("crash {} {}", exited.id, delay.as_secs()), event.for_container(kind, name));
-    let message =
-        format!("back-off {} restarting failed container={name} pod={human}", back_off::go_duration(delay));
-    let failure = StartFailure { reason: Reason::CrashLoopBackOff, message };
-    plan.notes.push(PlanNote::Failure { container: name.clone(), failure, retry_at: None });
-    let cause = Cause::CrashBackOff {
-        back_off_secs: delay.as_secs(),
-        exit_code: exited.exit_code,
-        finished_at: exited.finished_at,
-        restarts: exited.restart_count,
-    };
-    plan.because(Some(name), cause, Some(inputs.now.mono_at(until)));
-    true
-}
-
-/// The next crash back-off, if a container that exited is started again now.
-pub(super) fn note_crash_back_off(inputs: &PlanInputs, container: &Container) -> Option<PlanNote> {
-    let exited = newest_exited(inputs, &container.name)?;
-    let limits =
-        CrashLimits { initial: inputs.config.crash_back_off_initial, max: inputs.config.crash_back_off_max };
-    let key = definition_key(inputs, container);
-    let entry = inputs.entry.ledger.crash_back_offs.get(&container.name);
-    let advanced = back_off::next_crash_back_off(entry, key, exited.finished_at, inputs.now.wall, limits);
-    Some(PlanNote::CrashAdvance { container: container.name.clone(), entry: advanced })
-}
-
-fn newest_exited<'a>(inputs: &'a PlanInputs, name: &str) -> Option<&'a ObservedContainer> {
-    inputs.observed.containers.iter().find(|c| c.name == name && c.state == ContainerState::Exited)
-}
-
-/// The key of the crash back-off. It changes with the image and the resources of the container.
-fn definition_key(inputs: &PlanInputs, container: &Container) -> u64 {
-    let view = &inputs.entry.view;
-    let resources = container.resources.as_ref().map(|r| format!("{r:?}")).unwrap_or_default();
-    let image = container.image.as_deref().unwrap_or_default();
-    let text =
-        format!("{}/{}/{}/{}/{image}/{resources}", view.name(), view.namespace(), view.uid, container.name);
-    crate::hash::fnv1a_64(text.as_bytes())
-}
-
 /// Requests the image of a container that will be started once the sandbox exists.
 fn prefetch_image(inputs: &PlanInputs, kind: ContainerKind, container: &Container, plan: &mut PodPlan) {
     let _ = may_start_now(inputs, kind, container, plan);
@@ -497,7 +417,7 @@ fn start(
     plan: &mut PodPlan,
 ) {
     let entry = inputs.entry;
-    let view = &entry.view;
+    let view = entry.view();
     let name = &container.name;
     let Some(variables) = api_objects::variables(inputs, container, plan) else { return };
     let Some(variables) = api_objects::with_files(inputs, container, variables, plan) else { return };
@@ -540,7 +460,7 @@ fn rendered_start(
     places: &VolumePaths,
 ) -> Result<StartContainer, RenderError> {
     let entry = inputs.entry;
-    let view = &entry.view;
+    let view = entry.view();
     let place = inputs.placement.as_ref().map_err(Clone::clone)?;
     let context = inputs.render_context(&places.groups);
     let sandbox_config = render::sandbox_config(&context, view, sandbox.attempt)?.value;
@@ -578,7 +498,7 @@ fn target_of<'a>(
     inputs: &'a PlanInputs,
     container: &Container,
 ) -> Result<Option<&'a ContainerId>, RenderError> {
-    let Some(target) = inputs.entry.view.target_of(&container.name) else { return Ok(None) };
+    let Some(target) = inputs.entry.view().target_of(&container.name) else { return Ok(None) };
     let found = inputs.observed.newest(target).map(|c| Some(&c.id));
     found.ok_or_else(|| RenderError::TargetMissing { target: target.to_owned() })
 }

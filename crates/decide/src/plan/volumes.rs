@@ -8,11 +8,10 @@ use model::volume::{VolumeKind, VolumeSetup};
 use model::why::Cause;
 
 use super::{PlanInputs, PlanNote, PodPlan, expansion};
-use crate::effect::Action;
+use crate::action::Action;
+use crate::pod_volumes::{VolumeError, VolumePaths};
 use crate::volumes::csi::{UnattachedVolume, unattached};
-use crate::volumes::{
-    self, VOLUME_WAIT_PERIOD, VolumeError, VolumeInputs, VolumeNotReady, VolumePaths, mount_failure,
-};
+use crate::volumes::{self, VOLUME_WAIT_PERIOD, VolumeNotReady, mount_failure};
 
 const STEP: &str = "set up volumes";
 
@@ -25,21 +24,10 @@ pub(super) struct VolumePlan {
     pub complete: bool,
 }
 
-pub(super) fn inputs_of<'a>(inputs: &PlanInputs<'a>) -> VolumeInputs<'a> {
-    VolumeInputs {
-        config: inputs.config,
-        facts: inputs.facts,
-        pod: &inputs.entry.view,
-        cluster: inputs.cluster,
-        node: inputs.node,
-        now: inputs.now.wall,
-    }
-}
-
 /// The set-ups that are left and possible. Notes the reasons of those that are not possible yet.
 pub(super) fn volume_setups(inputs: &PlanInputs, plan: &mut PodPlan) -> Result<VolumePlan, VolumeError> {
     let ledger = &inputs.entry.ledger;
-    let found = volumes::volume_setups(&inputs_of(inputs))?;
+    let found = volumes::volume_setups(&inputs.volume_inputs())?;
     let held: Vec<VolumeNotReady> =
         found.not_ready.into_iter().filter(|one| !ledger.volumes_set_up.contains(one.volume())).collect();
     let mut complete = held.is_empty();
@@ -97,7 +85,7 @@ fn is_done(inputs: &PlanInputs, setup: &VolumeSetup) -> bool {
 
 /// Updates for volumes of a running pod whose content changed. If the new content can't be read, the old files stay.
 pub(super) fn content_updates(inputs: &PlanInputs, plan: &mut PodPlan) -> Vec<Action> {
-    let found = volumes::content_updates(&inputs_of(inputs), &inputs.entry.ledger.written_file_versions);
+    let found = volumes::content_updates(&inputs.volume_inputs(), &inputs.entry.ledger.written_file_versions);
     for one in found.not_ready {
         note_held_volume(inputs, one, plan);
     }
@@ -115,11 +103,11 @@ pub(super) fn content_updates(inputs: &PlanInputs, plan: &mut PodPlan) -> Vec<Ac
 
 /// Volumes that are due to be published again (requiresRepublish). After a restart of the agent all of them are due.
 fn setups_to_republish(inputs: &PlanInputs, plan: &mut PodPlan) -> Vec<VolumeSetup> {
-    if !volumes::may_use_csi_drivers(&inputs.entry.view) {
+    if !volumes::may_use_csi_drivers(inputs.entry.view()) {
         return Vec::new();
     }
     let mut due = Vec::new();
-    for setup in volumes::setups_to_republish(&inputs_of(inputs)) {
+    for setup in volumes::setups_to_republish(&inputs.volume_inputs()) {
         match inputs.entry.ledger.republish_at.get(&setup.name) {
             Some(at) if *at > inputs.now.mono => plan.wake(*at),
             _ if waits_for_retry(inputs, &setup, plan) => {}
@@ -141,7 +129,7 @@ fn of_driver(action: &Action) -> Option<String> {
 
 /// Host paths of the pod's persistent volumes. `None`, with the reason noted, while a path is not known.
 pub(super) fn volume_paths(inputs: &PlanInputs, plan: &mut PodPlan) -> Option<VolumePaths> {
-    match volumes::volume_paths(&inputs_of(inputs)) {
+    match volumes::volume_paths(&inputs.volume_inputs()) {
         Ok(places) => Some(places),
         Err(held) => {
             note_held_volume(inputs, held, plan);
@@ -152,7 +140,7 @@ pub(super) fn volume_paths(inputs: &PlanInputs, plan: &mut PodPlan) -> Option<Vo
 
 /// Supplemental groups for the pod's persistent volumes. Empty while not all of the volumes are known.
 pub(super) fn groups(inputs: &PlanInputs) -> Vec<i64> {
-    volumes::volume_paths(&inputs_of(inputs)).map(|places| places.groups).unwrap_or_default()
+    volumes::volume_paths(&inputs.volume_inputs()).map(|places| places.groups).unwrap_or_default()
 }
 
 fn note_held_volume(inputs: &PlanInputs, held: VolumeNotReady, plan: &mut PodPlan) {
@@ -194,9 +182,9 @@ struct VolumeWait {
 
 impl VolumeWait {
     fn new(inputs: &PlanInputs) -> Self {
-        let mut unmounted = volumes::not_set_up(&inputs.entry.view, &inputs.entry.ledger.volumes_set_up);
+        let mut unmounted = volumes::not_set_up(inputs.entry.view(), &inputs.entry.ledger.volumes_set_up);
         unmounted.sort();
-        Self { unmounted, unattached: unattached(&inputs_of(inputs)) }
+        Self { unmounted, unattached: unattached(&inputs.volume_inputs()) }
     }
 
     fn text(&self, unprocessed: &[&str], cause: &str) -> String {

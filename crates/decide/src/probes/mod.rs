@@ -33,7 +33,7 @@ use model::probe::{ProbeKind, ProbeRecord};
 use model::{ContainerId, Mono};
 
 pub use call::call;
-pub use results::{ProbeUpdate, record_outcome};
+pub use results::record_outcome;
 pub use schedule::{ATTEMPTS, DueProbe, schedule};
 pub use workers::{ProbeInputs, update_workers};
 
@@ -160,7 +160,7 @@ fn probed_containers(pod: &PodView) -> impl Iterator<Item = &k8s::Container> {
 }
 
 /// The probe of that kind, if the container defines it.
-pub fn probe_of(container: &k8s::Container, kind: ProbeKind) -> Option<&k8s::Probe> {
+pub(crate) fn probe_of(container: &k8s::Container, kind: ProbeKind) -> Option<&k8s::Probe> {
     match kind {
         ProbeKind::Startup => container.startup_probe.as_ref(),
         ProbeKind::Readiness => container.readiness_probe.as_ref(),

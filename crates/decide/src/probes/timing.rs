@@ -5,7 +5,7 @@ use std::time::Duration;
 use model::probe::ProbeKind;
 use model::{Mono, PodUid, k8s};
 
-use crate::hash::fnv1a_64;
+use model::hash::fnv1a_64;
 
 /// The settings of a probe, with their defaults.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,5 +1,6 @@
 //! Creates and removes probe workers, and attaches each to the newest instance of its container.
 
+use model::PodPhase;
 use std::time::Duration;
 
 use model::observed::{ContainerState, ObservedContainer, ObservedPod};
@@ -71,7 +72,7 @@ fn make(probes: &mut PodProbes, pod: &PodView) {
 }
 
 fn phase_is_terminal(status: Option<&k8s::PodStatus>) -> bool {
-    matches!(status.and_then(|s| s.phase.as_deref()), Some("Succeeded" | "Failed"))
+    status.and_then(PodPhase::of).is_some_and(PodPhase::is_terminal)
 }
 
 impl Worker {

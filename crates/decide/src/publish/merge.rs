@@ -2,12 +2,13 @@
 
 use model::k8s::{PodCondition, PodStatus};
 
-use crate::status::{DISRUPTION_TARGET, Phase, is_owned_condition};
+use crate::status::{DISRUPTION_TARGET, is_owned_condition};
+use model::PodPhase;
 
 /// `may_run`: containers could still be running, so a terminating pod must not get a terminal phase yet.
 pub fn merge(shown: &PodStatus, new: &PodStatus, may_run: bool) -> PodStatus {
-    let phase = |status: &PodStatus| status.phase.as_deref().and_then(Phase::parse);
-    let is_over = |status: &PodStatus| phase(status).is_some_and(Phase::is_terminal);
+    let phase = |status: &PodStatus| PodPhase::of(status);
+    let is_over = |status: &PodStatus| phase(status).is_some_and(PodPhase::is_terminal);
     let ends = !is_over(shown) && is_over(new);
     let mut merged = new.clone();
     merged.conditions = Some(conditions(shown, new, ends && !may_run));
@@ -21,8 +22,8 @@ pub fn merge(shown: &PodStatus, new: &PodStatus, may_run: bool) -> PodStatus {
         merged.message = shown.message.clone();
     }
     match phase(&merged) {
-        Some(Phase::Succeeded) => not_ready(&mut merged, "PodCompleted"),
-        Some(Phase::Failed) => not_ready(&mut merged, "PodFailed"),
+        Some(PodPhase::Succeeded) => not_ready(&mut merged, "PodCompleted"),
+        Some(PodPhase::Failed) => not_ready(&mut merged, "PodFailed"),
         _ => {}
     }
     merged

@@ -21,10 +21,10 @@ use model::{Mono, PodUid};
 pub use merge::merge;
 pub use patch::{is_only_of, patch};
 
-use crate::status::Phase;
+use model::PodPhase;
 
 /// How long the same patch is not sent again.
-pub const RECONCILE_PAUSE: Duration = Duration::from_secs(10);
+pub(crate) const RECONCILE_PAUSE: Duration = Duration::from_secs(10);
 const RETRY_FIRST: Duration = Duration::from_secs(1);
 /// Longest wait while the server is unreachable. It is short, so that statuses are up to date soon after the server is
 /// back.
@@ -53,7 +53,7 @@ impl ApiPodObject {
     }
 
     pub fn is_terminal(&self) -> bool {
-        self.status.phase.as_deref().and_then(Phase::parse).is_some_and(Phase::is_terminal)
+        PodPhase::of(&self.status).is_some_and(PodPhase::is_terminal)
     }
 
     /// Whether this is of the same object and not newer than `other`.
@@ -137,7 +137,7 @@ impl StatusPublication {
 }
 
 /// Doubling waits, and never shorter than the Retry-After of the server.
-pub fn retry_wait(failures: u32, refused: bool, retry_after: Option<Duration>) -> Duration {
+pub(crate) fn retry_wait(failures: u32, refused: bool, retry_after: Option<Duration>) -> Duration {
     let limit = if refused { RETRY_REFUSED_MAX } else { RETRY_AWAY_MAX };
     let doubled = RETRY_FIRST.saturating_mul(1 << failures.saturating_sub(1).min(16));
     doubled.min(limit).max(retry_after.unwrap_or_default())

@@ -15,6 +15,11 @@ use super::{
 };
 use crate::stop_signals;
 
+/// Of one instance of a container, below the directory of its pod's logs.
+pub fn log_path(container: &str, restart_count: u32) -> String {
+    format!("{container}/{restart_count}.log")
+}
+
 /// The configuration of a container, and the files it needs.
 pub fn container_config(
     ctx: &RenderContext<'_>,
@@ -44,7 +49,7 @@ pub fn container_config(
         devices,
         labels: annotations::container_labels(pod, spec),
         annotations: annotations::container_annotations(pod, spec, inputs.restart_count),
-        log_path: format!("{}/{}.log", spec.name, inputs.restart_count),
+        log_path: log_path(&spec.name, inputs.restart_count),
         stdin: spec.stdin.unwrap_or(false),
         stdin_once: spec.stdin_once.unwrap_or(false),
         tty: spec.tty.unwrap_or(false),

@@ -1,7 +1,7 @@
 //! Why a pod or container can't be rendered. The text is what users read in the container's status.
 
+use crate::pod_volumes::VolumeError;
 use crate::sandbox_placement::SandboxPlacementError;
-use crate::volumes::VolumeError;
 
 #[derive(thiserror::Error, Clone, PartialEq, Eq, Debug)]
 pub enum RenderError {

@@ -70,7 +70,7 @@ fn subscripted(pod: &PodView, path: &str, map: &str, key: &str) -> Result<String
 }
 
 /// One `key="value"` per line, sorted.
-pub fn map_text(map: Option<&BTreeMap<String, String>>) -> String {
+fn map_text(map: Option<&BTreeMap<String, String>>) -> String {
     let lines: Vec<String> =
         map.into_iter().flatten().map(|(key, value)| format!("{key}={}", quoted(value))).collect();
     lines.join("\n")

@@ -39,7 +39,7 @@ pub fn pod_names(ctx: &RenderContext<'_>, pod: &PodView) -> Result<PodNames, Ren
 }
 
 /// What `hostname` prints in the pod.
-pub fn kernel_hostname(pod: &PodView, names: &PodNames) -> Result<String, RenderError> {
+pub(crate) fn kernel_hostname(pod: &PodView, names: &PodNames) -> Result<String, RenderError> {
     if !pod.spec().set_hostname_as_fqdn.unwrap_or(false) || names.domain.is_empty() {
         return Ok(names.hostname.clone());
     }

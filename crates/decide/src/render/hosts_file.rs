@@ -7,7 +7,7 @@ use super::RenderContext;
 use super::hostname::PodNames;
 
 /// The file's text: the pod's own, or that of the node when they share the network; then the pod's aliases.
-pub fn hosts_file_text(
+pub(crate) fn hosts_file_text(
     ctx: &RenderContext<'_>,
     pod: &PodView,
     names: &PodNames,

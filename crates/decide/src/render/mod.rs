@@ -32,9 +32,9 @@ use model::node::{HostFacts, NodeConfig};
 use model::pod::{ContainerKind, PodView};
 use model::{ApiEvent, ContainerId, k8s};
 
-use crate::volumes::VolumePaths;
+use crate::pod_volumes::VolumePaths;
 
-pub use container::container_config;
+pub use container::{container_config, log_path};
 pub(crate) use dns::resolv_conf_problem;
 pub use env::{EnvObjects, EnvSources, ObjectError, Services};
 pub use error::RenderError;

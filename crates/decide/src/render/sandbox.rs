@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use model::cri::{LinuxSandboxConfig, SandboxConfig, SandboxMetadata};
 use model::pod::PodView;
 
-use super::{
-    RenderContext, RenderError, Rendered, annotations, dns, hostname, linux, ports, security, sysctls,
-};
+use model::sysctl::normalized;
+
+use super::{RenderContext, RenderError, Rendered, annotations, dns, hostname, linux, ports, security};
 use crate::cgroups::cgroup_parent;
 
 /// The configuration of the pod's sandbox for its `attempt`th try.
@@ -49,5 +49,5 @@ pub fn sandbox_config(
 fn sysctl_values(pod: &PodView) -> BTreeMap<String, String> {
     let context = pod.spec().security_context.as_ref();
     let wanted = context.and_then(|context| context.sysctls.as_deref()).unwrap_or_default();
-    wanted.iter().map(|sysctl| (sysctls::normalized(&sysctl.name), sysctl.value.clone())).collect()
+    wanted.iter().map(|sysctl| (normalized(&sysctl.name), sysctl.value.clone())).collect()
 }

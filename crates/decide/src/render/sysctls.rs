@@ -1,6 +1,7 @@
 //! Kernel parameters that a pod may set for itself.
 
 use model::pod::PodView;
+use model::sysctl::{SysctlNamespace, normalized};
 
 const FORBIDDEN: &str = "SysctlForbidden";
 
@@ -20,72 +21,19 @@ const SAFE: [(&str, Option<(u32, u32)>); 12] = [
     ("net.ipv4.tcp_wmem", Some((4, 15))),
 ];
 
-/// The kernel namespace that makes a parameter a pod's own.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Namespace {
-    Ipc,
-    Net,
-}
-
-impl Namespace {
-    fn name(self) -> &'static str {
-        match self {
-            Namespace::Ipc => "IPC",
-            Namespace::Net => "Net",
-        }
-    }
-
-    fn of(parameter: &str) -> Option<Namespace> {
-        const IPC: [&str; 10] = [
-            "kernel.sem",
-            "kernel.shm",
-            "kernel.shmall",
-            "kernel.shmmax",
-            "kernel.shmmni",
-            "kernel.shm_rmid_forced",
-            "kernel.msg",
-            "kernel.msgmax",
-            "kernel.msgmnb",
-            "kernel.msgmni",
-        ];
-        if IPC.contains(&parameter) || parameter.starts_with("fs.mqueue.") {
-            Some(Namespace::Ipc)
-        } else if parameter.starts_with("net.") {
-            Some(Namespace::Net)
-        } else {
-            None
-        }
-    }
-}
-
-/// The name with dots between its parts, which may also be written with slashes (and then dots within them).
-pub fn normalized(name: &str) -> String {
-    match name.find(['.', '/']) {
-        Some(at) if name.as_bytes()[at] == b'/' => name
-            .chars()
-            .map(|c| match c {
-                '.' => '/',
-                '/' => '.',
-                other => other,
-            })
-            .collect(),
-        _ => name.to_owned(),
-    }
-}
-
 /// Whether an entry of the node's `allowedUnsafeSysctls` can be allowed at all. The node must not start otherwise: a
 /// parameter without a namespace would be set for everybody.
 pub fn check_pattern(pattern: &str) -> Result<(), String> {
     let normal = normalized(pattern);
     let stem = normal.split('*').next().unwrap_or_default();
-    match Namespace::of(stem) {
+    match SysctlNamespace::of(stem) {
         Some(_) => Ok(()),
         None => Err(format!("the sysctls {stem:?} are not known to be namespaced")),
     }
 }
 
 /// Refuses a pod, with reason and message, that sets what it may not set here.
-pub fn admission(
+pub(crate) fn admission(
     pod: &PodView,
     allowed_unsafe: &[String],
     kernel_release: &str,
@@ -98,8 +46,8 @@ pub fn admission(
         let namespace = allowed_namespace(&name, allowed_unsafe, kernel_release)
             .ok_or_else(|| refuse("not allowlisted".into()))?;
         let shared = match namespace {
-            Namespace::Ipc => spec.host_ipc.unwrap_or(false),
-            Namespace::Net => pod.host_network(),
+            SysctlNamespace::Ipc => spec.host_ipc.unwrap_or(false),
+            SysctlNamespace::Net => pod.host_network(),
         };
         if shared {
             return Err(refuse(format!("not allowed with host {} enabled", namespace.name())));
@@ -109,20 +57,20 @@ pub fn admission(
 }
 
 /// The namespace of an allowed parameter; None when it is not allowed.
-fn allowed_namespace(name: &str, allowed_unsafe: &[String], kernel_release: &str) -> Option<Namespace> {
+fn allowed_namespace(name: &str, allowed_unsafe: &[String], kernel_release: &str) -> Option<SysctlNamespace> {
     let kernel = kernel_version(kernel_release);
     let is_safe = SAFE.iter().any(|(safe, since)| {
         *safe == name && since.is_none_or(|since| kernel.is_some_and(|kernel| kernel >= since))
     });
     if is_safe {
-        return Namespace::of(name);
+        return SysctlNamespace::of(name);
     }
     let patterns: Vec<String> = allowed_unsafe.iter().map(|pattern| normalized(pattern)).collect();
     if patterns.iter().any(|pattern| pattern == name) {
-        return Namespace::of(name);
+        return SysctlNamespace::of(name);
     }
     let stems = patterns.iter().filter_map(|pattern| pattern.split_once('*').map(|(stem, _)| stem));
-    stems.filter(|stem| name.starts_with(stem)).find_map(Namespace::of)
+    stems.filter(|stem| name.starts_with(stem)).find_map(SysctlNamespace::of)
 }
 
 /// Major and minor number of `6.1.0-13-amd64`.

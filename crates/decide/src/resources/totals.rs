@@ -1,7 +1,6 @@
 //! What a whole pod asks for: its containers summed, init containers taken at their peak, pod-level values on top.
 
 use model::k8s;
-use model::node::{HostFacts, NodeConfig};
 use model::pod::{PodView, is_sidecar};
 
 use super::amounts::{Amounts, CPU, HUGE_PAGES_PREFIX, MEMORY};
@@ -127,11 +126,6 @@ pub fn limits_declared(pod: &PodView) -> LimitsDeclared {
         !pod_level.amount(resource).is_zero() || uses.iter().all(|used| !used.amount(resource).is_zero())
     };
     LimitsDeclared { cpu: declared(CPU), memory: declared(MEMORY) }
-}
-
-/// What pods may use of the node.
-pub fn node_allocatable(config: &NodeConfig, facts: &HostFacts) -> Amounts {
-    crate::node::capacity::allocatable_here(&config.node_object.capacity, facts)
 }
 
 #[cfg(test)]

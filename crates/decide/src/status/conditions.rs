@@ -3,18 +3,18 @@
 use model::k8s::{ContainerStatus, PodCondition, PodStatus};
 use model::pod::{PodView, is_sidecar};
 
-use super::phase::Phase;
 use super::{StatusInputs, observed_generation, state};
 use crate::allocation;
 use crate::restart::{self, ALL_CONTAINERS_RESTARTING};
 use crate::sandbox::sandbox_change;
+use model::PodPhase;
 
-pub const POD_SCHEDULED: &str = "PodScheduled";
+const POD_SCHEDULED: &str = "PodScheduled";
 pub const READY: &str = "Ready";
-pub const INITIALIZED: &str = "Initialized";
-pub const CONTAINERS_READY: &str = "ContainersReady";
-pub const RESIZE_IN_PROGRESS: &str = "PodResizeInProgress";
-pub const RESIZE_PENDING: &str = "PodResizePending";
+pub(crate) const INITIALIZED: &str = "Initialized";
+pub(crate) const CONTAINERS_READY: &str = "ContainersReady";
+pub(crate) const RESIZE_IN_PROGRESS: &str = "PodResizeInProgress";
+pub(crate) const RESIZE_PENDING: &str = "PodResizePending";
 pub const READY_TO_START: &str = "PodReadyToStartContainers";
 /// Set by any component that disrupts the pod, including this agent.
 pub const DISRUPTION_TARGET: &str = "DisruptionTarget";
@@ -45,7 +45,7 @@ pub fn conditions(
     inputs: &StatusInputs<'_>,
     regular: &[ContainerStatus],
     init: &[ContainerStatus],
-    phase: Phase,
+    phase: PodPhase,
 ) -> Vec<PodCondition> {
     let pod = inputs.pod;
     let old = inputs.previous();
@@ -111,7 +111,11 @@ fn joined(parts: impl IntoIterator<Item = Option<String>>) -> String {
 }
 
 /// `statuses` are those of regular and init containers; none when nothing is known of any container.
-pub fn containers_ready(pod: &PodView, statuses: Option<&[&ContainerStatus]>, phase: Phase) -> PodCondition {
+pub fn containers_ready(
+    pod: &PodView,
+    statuses: Option<&[&ContainerStatus]>,
+    phase: PodPhase,
+) -> PodCondition {
     let Some(statuses) = statuses else {
         return condition(CONTAINERS_READY, false, "UnknownContainerStatuses", "");
     };
@@ -123,10 +127,10 @@ pub fn containers_ready(pod: &PodView, statuses: Option<&[&ContainerStatus]>, ph
             Some(_) => {}
         }
     }
-    if phase == Phase::Succeeded && unknown.is_empty() {
+    if phase == PodPhase::Succeeded && unknown.is_empty() {
         return condition(CONTAINERS_READY, false, "PodCompleted", "");
     }
-    if phase == Phase::Failed {
+    if phase == PodPhase::Failed {
         return condition(CONTAINERS_READY, false, "PodFailed", "");
     }
     let message = joined([containers_message("unknown", &unknown), containers_message("unready", &unready)]);
@@ -163,7 +167,7 @@ pub fn initialized(
     pod: &PodView,
     old: Option<&PodStatus>,
     statuses: Option<&[&ContainerStatus]>,
-    phase: Phase,
+    phase: PodPhase,
 ) -> PodCondition {
     let Some(statuses) = statuses else {
         let nothing_to_do = pod.init_containers().is_empty();
@@ -183,7 +187,7 @@ pub fn initialized(
             }
         }
     }
-    if phase == Phase::Succeeded && unknown.is_empty() {
+    if phase == PodPhase::Succeeded && unknown.is_empty() {
         return condition(INITIALIZED, true, "PodCompleted", "");
     }
     let message =
@@ -208,14 +212,14 @@ fn was_initialized(old: Option<&PodStatus>) -> bool {
 }
 
 /// Only for pods with a rule that may restart all their containers.
-fn all_containers_restarting_condition(inputs: &StatusInputs<'_>, phase: Phase) -> Option<PodCondition> {
+fn all_containers_restarting_condition(inputs: &StatusInputs<'_>, phase: PodPhase) -> Option<PodCondition> {
     if !restart::may_restart_all_containers(inputs.pod) {
         return None;
     }
     let over = match phase {
-        Phase::Succeeded => Some("PodCompleted"),
-        Phase::Failed => Some("PodFailed"),
-        Phase::Pending | Phase::Running => None,
+        PodPhase::Succeeded => Some("PodCompleted"),
+        PodPhase::Failed => Some("PodFailed"),
+        PodPhase::Pending | PodPhase::Running => None,
     };
     if let Some(reason) = over {
         return Some(condition(ALL_CONTAINERS_RESTARTING, false, reason, ""));

@@ -12,7 +12,7 @@ use model::pod::{ContainerKind, PodView, is_sidecar};
 use model::reason::Reason;
 
 use super::convert::{carry_over, convert};
-use super::state::{self, REASON_RESTARTING_ALL, REASON_STATUS_UNKNOWN};
+use super::state::{self, REASON_STATUS_UNKNOWN};
 use super::{StatusInputs, ready, some_unless_empty};
 use crate::restart;
 
@@ -108,7 +108,7 @@ impl StatusList<'_> {
         let mut status = self.initial_status(container);
         status.restart_count = old.restart_count;
         status.last_state = old.last_state.clone().or(status.last_state);
-        if is_waiting_for(old, REASON_RESTARTING_ALL) {
+        if is_waiting_for(old, Reason::RestartingAllContainers) {
             // the state stays until the next instance is created
             status.state = old.state.clone();
         }
@@ -140,10 +140,10 @@ impl StatusList<'_> {
         container: &k8s::Container,
         old: &k8s::ContainerStatus,
     ) -> k8s::ContainerStatus {
-        let end = state::lost(REASON_RESTARTING_ALL, MESSAGE_REMOVED);
+        let end = state::lost(Reason::RestartingAllContainers.as_str(), MESSAGE_REMOVED);
         k8s::ContainerStatus {
             restart_count: old.restart_count.saturating_add(1),
-            state: Some(state::waiting_state(REASON_RESTARTING_ALL, MESSAGE_REMOVED)),
+            state: Some(state::waiting_state(Reason::RestartingAllContainers.as_str(), MESSAGE_REMOVED)),
             last_state: Some(state::terminated_state(end)),
             ..self.initial_status(container)
         }
@@ -264,8 +264,9 @@ fn show_awaited_restart(status: &mut k8s::ContainerStatus) {
     status.state = Some(state::waiting_state(Reason::ContainerCreating.as_str(), ""));
 }
 
-fn is_waiting_for(status: &k8s::ContainerStatus, reason: &str) -> bool {
-    state::waiting(status).is_some_and(|waiting| waiting.reason.as_deref() == Some(reason))
+fn is_waiting_for(status: &k8s::ContainerStatus, reason: Reason) -> bool {
+    let waiting = state::waiting(status).and_then(|waiting| waiting.reason.as_deref());
+    waiting.and_then(Reason::parse) == Some(reason)
 }
 
 /// Dead init containers may be removed once the pod runs.

@@ -1,9 +1,10 @@
 //! One instance in the runtime as a container status.
 
+use model::Reason;
 use model::k8s;
 use model::observed::{ContainerState, ObservedContainer};
 
-use super::state::{self, MESSAGE_LOST, REASON_RESTARTING_ALL, REASON_STATUS_UNKNOWN};
+use super::state::{self, MESSAGE_LOST, REASON_STATUS_UNKNOWN};
 use super::{StatusInputs, resources, some_unless_empty, text};
 use crate::stop_signals;
 
@@ -69,7 +70,7 @@ fn instance_state(
 
 /// It ended, and the runtime does not tell how.
 fn unreadable_end(answer: &str, id: String) -> k8s::ContainerState {
-    let message = format!("The container runtime does not tell how the container ended: {answer}");
+    let message = format!("The container runtime did not report the container's exit status: {answer}");
     let end = state::lost(REASON_STATUS_UNKNOWN, &message);
     state::terminated_state(k8s::ContainerStateTerminated { container_id: Some(id), ..end })
 }
@@ -79,7 +80,8 @@ fn unreadable_end(answer: &str, id: String) -> k8s::ContainerState {
 fn unknown_state(id: &str, old: Option<&k8s::ContainerStatus>, restarting_all: bool) -> k8s::ContainerState {
     let Some(old) = old else { return state::waiting_state("", "") };
     if state::running(old).is_some() {
-        let reason = if restarting_all { REASON_RESTARTING_ALL } else { REASON_STATUS_UNKNOWN };
+        let reason =
+            if restarting_all { Reason::RestartingAllContainers.as_str() } else { REASON_STATUS_UNKNOWN };
         return state::terminated_state(state::lost(reason, MESSAGE_LOST));
     }
     match state::terminated(old) {
@@ -89,7 +91,7 @@ fn unknown_state(id: &str, old: Option<&k8s::ContainerStatus>, restarting_all: b
 }
 
 /// Sets the newest instance against the old status: counts only grow, and an end that was shown is not forgotten.
-pub fn carry_over(
+pub(crate) fn carry_over(
     status: &mut k8s::ContainerStatus,
     instance: &ObservedContainer,
     old: &k8s::ContainerStatus,

@@ -3,7 +3,6 @@
 use model::pod::PodView;
 use model::{Now, Wall, k8s};
 
-pub const DEADLINE_EXCEEDED_REASON: &str = "DeadlineExceeded";
 pub const DEADLINE_EXCEEDED_MESSAGE: &str = "Pod was active on the node longer than the specified deadline";
 
 /// The instant at which the pod's time is up; none without a deadline or before the pod got its start time.

@@ -4,8 +4,8 @@ use model::k8s::{self, ContainerStatus};
 use model::pod::{PodView, is_sidecar};
 
 use super::conditions::{CONTAINERS_READY, INITIALIZED, READY, find};
-use super::phase::Phase;
 use super::state::{self, MESSAGE_LOST, REASON_STATUS_UNKNOWN};
+use model::PodPhase;
 
 /// Marks containers that may have run and have no terminated state as lost, and makes the phase terminal.
 pub fn finish_status(pod: &PodView, mut status: k8s::PodStatus) -> k8s::PodStatus {
@@ -17,9 +17,9 @@ pub fn finish_status(pod: &PodView, mut status: k8s::PodStatus) -> k8s::PodStatu
         let attempted = attempted(init);
         init[..attempted].iter_mut().for_each(mark_container_lost);
     }
-    let phase = status.phase.as_deref().and_then(Phase::parse);
-    if !pod.source.is_static() && !phase.is_some_and(Phase::is_terminal) {
-        status.phase = Some(Phase::Failed.as_str().to_owned());
+    let phase = PodPhase::of(&status);
+    if !pod.source.is_static() && !phase.is_some_and(PodPhase::is_terminal) {
+        status.phase = Some(PodPhase::Failed.as_str().to_owned());
     }
     status
 }
@@ -27,8 +27,7 @@ pub fn finish_status(pod: &PodView, mut status: k8s::PodStatus) -> k8s::PodStatu
 /// Once a terminal phase was reported, Ready, ContainersReady and Initialized keep their last values. Derived again,
 /// they would have the terminal phase as their reason.
 pub fn keep_terminal_conditions(old: Option<&k8s::PodStatus>, mut status: k8s::PodStatus) -> k8s::PodStatus {
-    let terminal =
-        |s: &&k8s::PodStatus| s.phase.as_deref().and_then(Phase::parse).is_some_and(Phase::is_terminal);
+    let terminal = |s: &&k8s::PodStatus| PodPhase::of(s).is_some_and(PodPhase::is_terminal);
     let Some(said) = old.filter(terminal).and_then(|old| old.conditions.as_deref()) else { return status };
     for condition in status.conditions.iter_mut().flatten() {
         let judged = [INITIALIZED, READY, CONTAINERS_READY].contains(&condition.type_.as_str());

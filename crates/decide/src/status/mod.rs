@@ -42,12 +42,13 @@ pub use self::conditions::{
     is_owned as is_owned_condition, ready,
 };
 pub use self::containers::container_statuses;
-pub use self::deadline::{DEADLINE_EXCEEDED_MESSAGE, DEADLINE_EXCEEDED_REASON, deadline, deadline_exceeded};
+pub use self::deadline::{DEADLINE_EXCEEDED_MESSAGE, deadline, deadline_exceeded};
 pub use self::finish::{finish_status, keep_terminal_conditions};
-pub use self::phase::{Phase, has_initialized, phase};
+pub use self::phase::{has_initialized, phase};
 pub use self::resources::{PodResources, ResourceList};
 use crate::restart;
 pub use crate::sandbox::{SandboxChange, sandbox_change};
+use model::{PodPhase, PodReason};
 
 /// Why the last attempt to start a container failed (or was put off).
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -66,9 +67,9 @@ pub struct ProbeReport {
 }
 
 /// Alpha, off by default: mounts of image volumes report the digest of the image.
-pub const IMAGE_VOLUME_DIGEST_GATE: &str = "ImageVolumeWithDigest";
+pub(crate) const IMAGE_VOLUME_DIGEST_GATE: &str = "ImageVolumeWithDigest";
 /// Beta, on.
-pub const READY_TO_START_GATE: &str = "PodReadyToStartContainersCondition";
+pub(crate) const READY_TO_START_GATE: &str = "PodReadyToStartContainersCondition";
 /// Deprecated, off: with it, containers with probes are not ready after a restart of the agent until they are probed again.
 pub const FORGET_READINESS_GATE: &str = "ChangeContainerStatusOnKubeletRestart";
 
@@ -128,7 +129,7 @@ impl<'a> StatusInputs<'a> {
 
     /// Whether all containers are being restarted together. A pod that is over restarts nothing.
     fn restarting_all(&self) -> bool {
-        let over = |status| old_phase(status).is_some_and(Phase::is_terminal);
+        let over = |status| old_phase(status).is_some_and(PodPhase::is_terminal);
         !self.terminal
             && self.eviction.is_none()
             && !over(self.previous())
@@ -183,7 +184,7 @@ pub fn derive(inputs: &StatusInputs<'_>) -> k8s::PodStatus {
 /// The status of a pod that admission refused: no containers and no conditions.
 pub fn rejected(pod: &PodView, qos: QosClass, reason: &str, message: &str) -> k8s::PodStatus {
     k8s::PodStatus {
-        phase: Some(Phase::Failed.as_str().to_owned()),
+        phase: Some(PodPhase::Failed.as_str().to_owned()),
         reason: Some(reason.to_owned()),
         message: Some(format!("Pod was rejected: {message}")),
         qos_class: Some(qos_class(pod, qos)),
@@ -198,9 +199,9 @@ fn settle_phase(
     inputs: &StatusInputs<'_>,
     regular: &[k8s::ContainerStatus],
     init: &[k8s::ContainerStatus],
-) -> (Phase, Option<String>, Option<String>) {
+) -> (PodPhase, Option<String>, Option<String>) {
     let old = inputs.previous();
-    let terminal = |phase: Option<Phase>| phase.filter(|phase| phase.is_terminal());
+    let terminal = |phase: Option<PodPhase>| phase.filter(|phase| phase.is_terminal());
     // the API server's word wins, as it refuses any other
     let settled = terminal(old_phase(inputs.api())).or(terminal(old_phase(old)));
 
@@ -209,17 +210,17 @@ fn settle_phase(
         let initialized = has_initialized(inputs.pod, inputs.observed);
         match phase(inputs.pod, &statuses, inputs.terminal, initialized) {
             // Containers that were stopped only to be started over have not ended.
-            over if over.is_terminal() && inputs.restarting_all() => Phase::Running,
+            over if over.is_terminal() && inputs.restarting_all() => PodPhase::Running,
             current => current,
         }
     });
     if let Some((reason, message)) = inputs.eviction.filter(|_| settled.is_none()) {
-        return (Phase::Failed, Some(reason.to_owned()), Some(message.to_owned()));
+        return (PodPhase::Failed, Some(reason.to_owned()), Some(message.to_owned()));
     }
     if settled.is_none() && deadline_exceeded(inputs.pod, old, inputs.now) {
         return (
-            Phase::Failed,
-            Some(DEADLINE_EXCEEDED_REASON.to_owned()),
+            PodPhase::Failed,
+            Some(PodReason::DeadlineExceeded.as_str().to_owned()),
             Some(DEADLINE_EXCEEDED_MESSAGE.to_owned()),
         );
     }
@@ -234,8 +235,8 @@ fn settle_phase(
     (current, kept(|status| &status.reason), kept(|status| &status.message))
 }
 
-fn old_phase(status: Option<&k8s::PodStatus>) -> Option<Phase> {
-    status.and_then(|status| status.phase.as_deref()).and_then(Phase::parse)
+fn old_phase(status: Option<&k8s::PodStatus>) -> Option<PodPhase> {
+    status.and_then(PodPhase::of)
 }
 
 /// The class that the API server already shows never changes.

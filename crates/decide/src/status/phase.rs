@@ -3,36 +3,10 @@
 use model::k8s;
 use model::observed::ObservedPod;
 use model::pod::{PodView, is_sidecar};
+use model::{PodPhase, Reason};
 
-use super::state::{self, REASON_RESTARTING_ALL};
+use super::state;
 use crate::restart::container_should_restart;
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Phase {
-    Pending,
-    Running,
-    Succeeded,
-    Failed,
-}
-
-impl Phase {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Phase::Pending => "Pending",
-            Phase::Running => "Running",
-            Phase::Succeeded => "Succeeded",
-            Phase::Failed => "Failed",
-        }
-    }
-    pub fn parse(word: &str) -> Option<Self> {
-        [Phase::Pending, Phase::Running, Phase::Succeeded, Phase::Failed]
-            .into_iter()
-            .find(|phase| phase.as_str() == word)
-    }
-    pub fn is_terminal(self) -> bool {
-        matches!(self, Phase::Succeeded | Phase::Failed)
-    }
-}
 
 /// Whether the pod's initialisation is over in its current sandbox: a regular container was made there.
 pub fn has_initialized(pod: &PodView, observed: &ObservedPod) -> bool {
@@ -71,31 +45,31 @@ pub fn phase(
     statuses: &[&k8s::ContainerStatus],
     terminal: bool,
     has_initialized: bool,
-) -> Phase {
+) -> PodPhase {
     let init = count_init(pod, statuses);
     let counts = count(pod, statuses);
     if init.failed_for_good > 0 {
-        return Phase::Failed;
+        return PodPhase::Failed;
     }
     let initializing = init.pending > 0 || (counts.pending_sidecars > 0 && !has_initialized);
     if initializing || counts.waiting > 0 {
-        return Phase::Pending;
+        return PodPhase::Pending;
     }
     if counts.unknown > 0 {
-        return Phase::Pending;
+        return PodPhase::Pending;
     }
     if counts.running > 0 {
-        return Phase::Running;
+        return PodPhase::Running;
     }
     if counts.stopped == 0 {
-        return Phase::Pending;
+        return PodPhase::Pending;
     }
-    let verdict = if counts.stopped == counts.succeeded { Phase::Succeeded } else { Phase::Failed };
+    let verdict = if counts.stopped == counts.succeeded { PodPhase::Succeeded } else { PodPhase::Failed };
     // a static pod can't be over: it lives as long as its manifest
     if terminal && !pod.source.is_static() {
         return verdict;
     }
-    if counts.stopped != counts.stopped_for_good { Phase::Running } else { verdict }
+    if counts.stopped != counts.stopped_for_good { PodPhase::Running } else { verdict }
 }
 
 fn count_init(pod: &PodView, statuses: &[&k8s::ContainerStatus]) -> InitCounts {
@@ -179,6 +153,6 @@ fn count_regular(
 }
 
 fn restarts(pod: &PodView, container: &k8s::Container, end: &k8s::ContainerStateTerminated) -> bool {
-    end.reason.as_deref() == Some(REASON_RESTARTING_ALL)
+    end.reason.as_deref().and_then(Reason::parse) == Some(Reason::RestartingAllContainers)
         || container_should_restart(pod.restart_policy(), container, end.exit_code)
 }

@@ -7,9 +7,9 @@ use model::k8s;
 use model::observed::{ContainerState, ObservedContainer};
 use model::quantity::{Format, Quantity};
 
-use super::phase::Phase;
 use super::state;
 use crate::resources::cpu_shares;
+use model::PodPhase;
 
 pub type ResourceList = BTreeMap<String, k8s::Quantity>;
 
@@ -42,9 +42,9 @@ pub struct PodStatusResources {
 
 /// Before a pod runs, what it asks for. Once it runs, what is in force: its own values, and the CPU and memory of its
 /// cgroup. One container without a limit leaves the cgroup without.
-pub fn of_pod(resources: &PodResources, api_phase: Option<Phase>) -> PodStatusResources {
+pub fn of_pod(resources: &PodResources, api_phase: Option<PodPhase>) -> PodStatusResources {
     let (requests, limits) = match api_phase {
-        Some(Phase::Running) => (requests_in_force(resources), limits_in_force(resources)),
+        Some(PodPhase::Running) => (requests_in_force(resources), limits_in_force(resources)),
         _ => (resources.requests.clone(), resources.limits.clone()),
     };
     PodStatusResources {
@@ -84,7 +84,7 @@ fn millis_of(list: &ResourceList, name: &str) -> i64 {
     list.get(name).and_then(|text| Quantity::try_from(text).ok()).unwrap_or_default().milli_value()
 }
 
-pub fn allocated_requests(container: &k8s::Container) -> Option<ResourceList> {
+pub(crate) fn allocated_requests(container: &k8s::Container) -> Option<ResourceList> {
     container.resources.as_ref().and_then(|r| r.requests.clone()).and_then(some_unless_empty)
 }
 

@@ -5,10 +5,9 @@ use model::k8s::{
 };
 
 /// Exit code shown for a container whose real one nobody knows.
-pub const UNKNOWN_EXIT_CODE: i32 = 137;
-pub const REASON_STATUS_UNKNOWN: &str = "ContainerStatusUnknown";
-pub const REASON_RESTARTING_ALL: &str = "RestartingAllContainers";
-pub const MESSAGE_LOST: &str = "The container could not be located when the pod was terminated";
+const UNKNOWN_EXIT_CODE: i32 = 137;
+pub(crate) const REASON_STATUS_UNKNOWN: &str = "ContainerStatusUnknown";
+pub(crate) const MESSAGE_LOST: &str = "The container could not be located when the pod was terminated";
 
 pub fn running(status: &ContainerStatus) -> Option<&ContainerStateRunning> {
     status.state.as_ref()?.running.as_ref()
@@ -22,16 +21,16 @@ pub fn waiting(status: &ContainerStatus) -> Option<&ContainerStateWaiting> {
     status.state.as_ref()?.waiting.as_ref()
 }
 
-pub fn last_terminated(status: &ContainerStatus) -> Option<&ContainerStateTerminated> {
+pub(crate) fn last_terminated(status: &ContainerStatus) -> Option<&ContainerStateTerminated> {
     status.last_state.as_ref()?.terminated.as_ref()
 }
 
-pub fn waiting_state(reason: &str, message: &str) -> ContainerState {
+pub(crate) fn waiting_state(reason: &str, message: &str) -> ContainerState {
     let waiting = ContainerStateWaiting { reason: super::text(reason), message: super::text(message) };
     ContainerState { waiting: Some(waiting), ..Default::default() }
 }
 
-pub fn terminated_state(terminated: ContainerStateTerminated) -> ContainerState {
+pub(crate) fn terminated_state(terminated: ContainerStateTerminated) -> ContainerState {
     ContainerState { terminated: Some(terminated), ..Default::default() }
 }
 

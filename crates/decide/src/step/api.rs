@@ -10,17 +10,18 @@ use serde_json::json;
 use super::Context;
 use crate::effect::{ApiCall, Effect, LogLevel, PodObject, TimerKey};
 use crate::event::{ApiCallResult, ApiFailure};
-use crate::hash::fnv1a_64;
 use crate::lifecycle::Lifecycle;
 use crate::mirror::{self, Mirror, MirrorAction, OldPods};
 use crate::publish::{self, ApiPodObject, ObjectDeletion, RECONCILE_PAUSE};
 use crate::state::{NodeState, PodEntry};
 use crate::status::READY_TO_START;
+use model::hash::fnv1a_64;
 
 /// The status that the API shows of a pod: of its own object, or of its mirror.
 pub(super) fn shown_status(state: &NodeState, entry: &PodEntry) -> Option<Arc<PodStatus>> {
     entry.publication.api_object.as_ref().map(|s| s.status.clone()).or_else(|| {
-        let object = if entry.view.source.is_static() { mirror_of(state, &entry.view)? } else { &entry.view };
+        let object =
+            if entry.view().source.is_static() { mirror_of(state, entry.view())? } else { entry.view() };
         object.pod.status.clone().map(Arc::new)
     })
 }
@@ -35,15 +36,15 @@ pub(super) fn publish_status(state: &mut NodeState, cx: &mut Context, uid: &PodU
     if !state.has_cluster() {
         return;
     }
-    let Some(entry) = state.pods.get(uid).filter(|e| !e.orphan) else { return };
-    if entry.view.source.is_static() {
-        cx.mirrors.insert(entry.view.full_name.clone());
+    let Some(entry) = state.pods.get(uid).filter(|e| !e.standing().is_orphan()) else { return };
+    if entry.view().source.is_static() {
+        cx.mirrors.insert(entry.view().full_name.clone());
     }
-    let object = if entry.view.source.is_static() {
-        mirror_of(state, &entry.view).cloned()
+    let object = if entry.view().source.is_static() {
+        mirror_of(state, entry.view()).cloned()
     } else {
         // an object that the source no longer shows is gone
-        (!entry.removed).then(|| entry.view.clone())
+        (!entry.standing().is_removed()).then(|| entry.view().clone())
     };
     let Some(entry) = state.pods.get_mut(uid) else { return };
     let Some(object) = object else {
@@ -57,6 +58,7 @@ pub(super) fn publish_status(state: &mut NodeState, cx: &mut Context, uid: &PodU
 }
 
 fn send_status_or_deletion(entry: &mut PodEntry, cx: &mut Context, object: &PodView) {
+    let (lifecycle, is_static) = (entry.lifecycle().clone(), entry.view().source.is_static());
     let publication = &mut entry.publication;
     if publication.in_flight || publication.deletion != ObjectDeletion::NotAsked {
         return;
@@ -66,10 +68,10 @@ fn send_status_or_deletion(entry: &mut PodEntry, cx: &mut Context, object: &PodV
     }
     let (Some(status), Some(shown)) = (&entry.status, &publication.api_object) else { return };
     if publication.dirty {
-        let merged = publish::merge(&shown.status, status, !entry.lifecycle.is_terminated());
+        let merged = publish::merge(&shown.status, status, !lifecycle.is_terminated());
         let patch = publish::patch(&shown.status, &merged);
         // The loss of a terminating pod's sandbox is reported together with the final status, which follows at once.
-        let going = matches!(entry.lifecycle, Lifecycle::Terminating(_));
+        let going = matches!(lifecycle, Lifecycle::Terminating(_));
         if let Some(patch) = patch.filter(|patch| !going || !publish::is_only_of(patch, READY_TO_START)) {
             let hash = fnv1a_64(patch.to_string().as_bytes());
             if let Some(at) = publication.last_sent.filter(|(last, _)| *last == hash).map(|(_, at)| at)
@@ -82,22 +84,22 @@ fn send_status_or_deletion(entry: &mut PodEntry, cx: &mut Context, object: &PodV
             publication.in_flight = true;
             publication.last_sent = Some((hash, cx.now.mono));
             let patch = json!({"metadata": {"uid": shown.uid.as_str()}, "status": patch});
-            let call = ApiCall::PatchStatus { uid: entry.view.uid.clone(), pod: pod_object(object), patch };
+            let call = ApiCall::PatchStatus { uid: entry.view().uid.clone(), pod: pod_object(object), patch };
             return cx.emit(Effect::CallApi(call));
         }
         publication.dirty = false;
     }
-    let released = matches!(entry.lifecycle, Lifecycle::Finished) && entry.plan.is_none();
-    if released && object.is_deleting() && !entry.view.source.is_static() && shown.is_terminal() {
+    let released = matches!(lifecycle, Lifecycle::Finished) && entry.plan.is_none();
+    if released && object.is_deleting() && !is_static && shown.is_terminal() {
         publication.deletion = ObjectDeletion::InFlight;
-        let call = ApiCall::DeletePod { uid: entry.view.uid.clone(), pod: pod_object(object) };
+        let call = ApiCall::DeletePod { uid: entry.view().uid.clone(), pod: pod_object(object) };
         cx.emit(Effect::CallApi(call));
     }
 }
 
 fn wait(entry: &mut PodEntry, cx: &mut Context, until: model::Mono) {
     entry.publication.retry_at = Some(until);
-    cx.timer(TimerKey::RetryStatusPatch(entry.view.uid.clone()), Some(until));
+    cx.timer(TimerKey::RetryStatusPatch(entry.view().uid.clone()), Some(until));
 }
 
 fn pod_object(view: &PodView) -> PodObject {
@@ -186,6 +188,8 @@ fn status_patched(
     result: Result<Arc<Pod>, ApiFailure>,
 ) {
     let Some(entry) = state.pods.get_mut(uid) else { return };
+    let PodView { source, full_name, .. } = entry.view();
+    let (is_static, full_name) = (source.is_static(), full_name.clone());
     let publication = &mut entry.publication;
     publication.in_flight = false;
     if publication.api_object.as_ref().is_some_and(|shown| shown.uid != *object) {
@@ -201,9 +205,9 @@ fn status_patched(
             // The object is deleted, or another one has its name: the source will report it.
             publication.succeeded();
             publication.object_gone();
-            if !entry.view.source.is_static() {
+            if !is_static {
                 publication.deletion = ObjectDeletion::Done;
-            } else if let Some(mirror) = state.mirrors.get_mut(&entry.view.full_name)
+            } else if let Some(mirror) = state.mirrors.get_mut(&full_name)
                 && mirror.seen.as_ref().is_some_and(|seen| seen.uid == *object)
             {
                 mirror.seen = None;
@@ -264,8 +268,8 @@ pub(super) fn is_known_mirror(state: &NodeState, view: &PodView) -> bool {
 
 pub(super) fn all_mirrors(state: &NodeState, cx: &mut Context) {
     if state.has_cluster() {
-        let fixed = state.pods.values().filter(|e| e.view.source.is_static());
-        cx.mirrors.extend(fixed.map(|e| e.view.full_name.clone()));
+        let fixed = state.pods.values().filter(|e| e.view().source.is_static());
+        cx.mirrors.extend(fixed.map(|e| e.view().full_name.clone()));
         cx.mirrors.extend(state.mirrors.keys().cloned());
     }
 }
@@ -281,16 +285,19 @@ pub(super) fn sync_mirror(state: &mut NodeState, cx: &mut Context, full_name: &F
         .into_iter()
         .flatten()
         .filter_map(|uid| state.pods.get(uid))
-        .filter(|e| e.view.source.is_static() && !e.orphan)
+        .filter(|e| e.view().source.is_static() && !e.standing().is_orphan())
         .collect();
-    let wanted = here.iter().find(|e| !e.removed && e.rejection.is_none()).map(|e| e.view.clone());
+    let wanted = here
+        .iter()
+        .find(|e| !e.standing().is_removed() && e.standing().rejection().is_none())
+        .map(|e| e.view().clone());
     // Clients that watch the mirror see the pod's last status before the mirror is deleted.
-    let over = |e: &&PodEntry| e.lifecycle.is_terminated() && !e.publication.in_flight;
+    let over = |e: &&PodEntry| e.lifecycle().is_terminated() && !e.publication.in_flight;
     let seen = state.mirrors.get(full_name).and_then(|mirror| mirror.seen.as_ref());
-    let shown = |e: &&PodEntry| seen.is_some_and(|seen| mirror::is_mirror_of(seen, &e.view));
+    let shown = |e: &&PodEntry| seen.is_some_and(|seen| mirror::is_mirror_of(seen, e.view()));
     let old_pods = OldPods {
         gone: state.sources_ready() && here.iter().all(over),
-        shown_pod_ending: here.iter().any(|e| e.removed && shown(e) && !over(e)),
+        shown_pod_ending: here.iter().any(|e| e.standing().is_removed() && shown(e) && !over(e)),
     };
     let Some(mirror) =
         state.mirrors.get(full_name).cloned().or_else(|| wanted.as_ref().map(|_| Mirror::default()))

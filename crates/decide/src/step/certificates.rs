@@ -23,13 +23,13 @@ pub(super) fn attend(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
     }
     let node_uid = state.node.as_ref().and_then(|node| node.metadata.uid.as_deref());
     let node = RequestingNode { name: &state.config.node_name, uid: node_uid };
-    let effects = match &entry.lifecycle {
-        Lifecycle::Syncing if entry.orphan || !needs_certificates(&entry.view) => return,
+    let effects = match entry.lifecycle() {
+        Lifecycle::Syncing if entry.standing().is_orphan() || !needs_certificates(entry.view()) => return,
         Lifecycle::Syncing => {
             if desk.certificates.follow() {
                 cx.emit(Effect::FollowCertificateRequests { node: node.name.to_owned() });
             }
-            desk.certificates.claim(&entry.view, node, cx.now)
+            desk.certificates.claim(entry.view(), node, cx.now)
         }
         Lifecycle::Terminating(_) => return,
         Lifecycle::Terminated | Lifecycle::Finished => desk.certificates.release(uid),
@@ -50,10 +50,9 @@ pub(super) fn requested(
     result: Result<CertificateRequested, String>,
 ) {
     let Some(desk) = &mut state.objects else { return };
-    let problem = result
-        .as_ref()
-        .err()
-        .map(|message| format!("no certificate could be asked for, for volume {}: {message}", source.volume));
+    let problem = result.as_ref().err().map(|message| {
+        format!("creating a PodCertificateRequest failed for volume {}: {message}", source.volume)
+    });
     let Some(effects) = desk.certificates.requested(source, call, result, cx.now) else { return };
     emit_all(cx, effects);
     if let Some(problem) = problem {

@@ -9,7 +9,8 @@ use std::time::Duration;
 use model::observed::ObservedPod;
 use model::{Mono, PodUid};
 
-use super::{Context, observe};
+use super::Context;
+use super::observation_requests::{request_full_observation, retry_observation};
 use crate::effect::{LogLevel, TimerKey};
 use crate::observation_guard::{ObservationGuard, shown_ids};
 use crate::state::NodeState;
@@ -60,9 +61,9 @@ pub(super) fn due(state: &mut NodeState, cx: &mut Context) {
     // A pod that no source has claimed has no entry, so only a full relist can observe it.
     let unknown = due.iter().any(|uid| !state.pods.contains_key(uid));
     if due.len() >= BATCH_THRESHOLD || unknown {
-        observe::request_full_observation(state, cx);
+        request_full_observation(state, cx);
     } else {
-        due.iter().for_each(|uid| observe::retry_observation(state, cx, uid));
+        due.iter().for_each(|uid| retry_observation(state, cx, uid));
     }
     set_timer(state, cx);
 }

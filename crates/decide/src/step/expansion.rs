@@ -6,9 +6,9 @@ use model::volume::VolumeSetup;
 use model::{ApiEvent, PodUid};
 
 use super::Context;
+use crate::action::ExpandOutcome;
 use crate::back_off::volume_delay;
 use crate::effect::{Effect, LogLevel};
-use crate::event::ExpandOutcome;
 use crate::ledger::VolumeRetry;
 use crate::state::NodeState;
 

@@ -7,21 +7,28 @@ use model::cri::Image;
 use model::pod::{ContainerKind, PodView};
 use model::{ApiEvent, PodUid, Reason};
 
-use super::{Context, observe, pull_context};
+use super::observation_requests::check_runtime;
+use super::{Context, pull_context};
+use crate::action::CallFailure;
 use crate::back_off::{self, go_duration};
 use crate::credentials::{
     CredentialCandidate, ImageAccess, PodCredentials, has_recorded_service_accounts, image_access,
-    pull_secret_candidates, secrets_of_candidates, verification_result_label,
+    secrets_of_candidates, verification_result_label,
 };
 use crate::effect::Effect;
-use crate::event::{CallFailure, PulledImage};
+use crate::event::PulledImage;
+use crate::image_pull::PullKey;
 use crate::images::{
-    AccessCheck, ImageState, PullDecision, PullKey, PullPolicy, ResolvedImage, Waiter, image_key,
+    AccessCheck, ImageState, PullDecision, PullPolicy, ResolvedImage, Waiter, image_key,
     normalise_image_name, resolve_image, split_key, volume_of_key,
 };
 use crate::ledger::StartFailure;
+use crate::objects::pull_secret_candidates;
 use crate::plan::{ImageNeed, RETRY};
 use crate::state::NodeState;
+
+/// The delay before a failed image inspection is retried.
+const INSPECT_RETRY: Duration = RETRY;
 
 pub(super) fn request_image(state: &mut NodeState, cx: &mut Context, uid: &PodUid, need: &ImageNeed) {
     let subject = ImageUse { kind: need.kind, named: need.image.clone(), policy: need.policy };
@@ -76,7 +83,7 @@ fn begin_pull(state: &mut NodeState, cx: &mut Context, image: &str, waiter: Wait
 /// The pod's own credentials for the image.
 fn own_of(state: &NodeState, uid: &PodUid, image: &str) -> Vec<CredentialCandidate> {
     let (Some(desk), Some(entry)) = (&state.objects, state.pods.get(uid)) else { return Vec::new() };
-    pull_secret_candidates(desk, &entry.view, image)
+    pull_secret_candidates(desk, entry.view(), image)
 }
 
 pub(super) fn plugins_asked(state: &mut NodeState, cx: &mut Context, pull: &PullKey) {
@@ -149,12 +156,12 @@ pub(super) fn inspected(
                 cx.record(state, &waiter.uid, subject.event_for_container(event, &waiter));
                 let reason = Reason::ImageInspectError;
                 subject.start_failed(state, cx, &waiter, reason);
-                image_failed(state, cx, &waiter, reason, text, Some(super::outcome::INSPECT_RETRY));
+                image_failed(state, cx, &waiter, reason, text, Some(INSPECT_RETRY));
             }
         }
     }
     if result.is_err_and(|f| f.unreachable) {
-        observe::check_runtime(state, cx);
+        check_runtime(state, cx);
     }
 }
 
@@ -298,7 +305,7 @@ pub(super) fn pulled(
             }
         }
         if result.is_err_and(|f| f.unreachable) {
-            observe::check_runtime(state, cx);
+            check_runtime(state, cx);
         }
     }
 }
@@ -366,22 +373,22 @@ fn pull_error(named: &str, error: &str) -> (Reason, String) {
 
 fn image_ready(state: &mut NodeState, cx: &mut Context, waiter: &Waiter, image: ResolvedImage) {
     if let Some(entry) = state.pods.get_mut(&waiter.uid) {
-        let ledger = &mut entry.ledger;
+        let (view, ledger) = entry.view_and_ledger();
         ledger.image_states.insert(waiter.container.clone(), ImageState::Ready(image));
         // A missing image volume is shown as a failure of the containers that mount it, so their failures are cleared
         // too. If their own image is missing, the next plan finds that again.
-        let mounting = entry.view.all_containers().map(|(_, c)| c).filter(|container| {
+        let mounting = view.all_containers().map(|(_, c)| c).filter(|container| {
             let mut mounts = container.volume_mounts.iter().flatten();
             mounts.any(|mount| volume_of_key(&waiter.container) == Some(&mount.name))
         });
         let named = mounting.map(|container| container.name.clone());
         for name in named.chain([waiter.container.clone()]) {
-            if ledger.start_failures.get(&name).is_some_and(|f| is_image_reason(f.reason)) {
+            if ledger.start_failures.get(&name).is_some_and(|f| f.reason.is_about_image()) {
                 ledger.start_failures.remove(&name);
                 ledger.retry_at.remove(&name);
             }
         }
-        if !ledger.start_failures.values().any(|f| is_image_reason(f.reason)) {
+        if !ledger.start_failures.values().any(|f| f.reason.is_about_image()) {
             state.images.pods_without_image.remove(&waiter.uid);
         }
         cx.touch(&waiter.uid);
@@ -419,28 +426,15 @@ pub(super) fn recheck_missing_images(state: &mut NodeState, cx: &mut Context) {
             .ledger
             .start_failures
             .iter()
-            .filter(|(_, f)| is_image_reason(f.reason) && f.reason != Reason::InvalidImageName)
+            .filter(|(_, f)| f.reason.is_about_image() && f.reason != Reason::InvalidImageName)
             .map(|(name, _)| name.clone())
-            .filter(|name| image_use_in(&entry.view, name).policy != PullPolicy::Always)
+            .filter(|name| image_use_in(entry.view(), name).policy != PullPolicy::Always)
             .collect();
         if !waiting.is_empty() {
             entry.ledger.recheck_images.extend(waiting);
             cx.touch(&uid);
         }
     }
-}
-
-fn is_image_reason(reason: Reason) -> bool {
-    matches!(
-        reason,
-        Reason::ErrImagePull
-            | Reason::ImagePullBackOff
-            | Reason::ErrImageNeverPull
-            | Reason::InvalidImageName
-            | Reason::ImageInspectError
-            | Reason::RegistryUnavailable
-            | Reason::SignatureValidationFailed
-    )
 }
 
 /// What an image is used for, according to the spec.
@@ -471,7 +465,7 @@ impl ImageUse {
 
 fn image_use(state: &NodeState, waiter: &Waiter) -> ImageUse {
     let nobody = ImageUse { kind: None, named: String::new(), policy: PullPolicy::IfNotPresent };
-    state.pods.get(&waiter.uid).map_or(nobody, |entry| image_use_in(&entry.view, &waiter.container))
+    state.pods.get(&waiter.uid).map_or(nobody, |entry| image_use_in(entry.view(), &waiter.container))
 }
 
 fn image_use_in(view: &PodView, key: &str) -> ImageUse {
@@ -500,7 +494,7 @@ fn still_waits(state: &NodeState, waiter: &Waiter, image: &str) -> bool {
     // The spec may have changed meanwhile: only the image that it names now counts.
     let named = image_use(state, waiter).named;
     state.pods.get(&waiter.uid).is_some_and(|e| {
-        e.lifecycle.may_start()
+        e.lifecycle().may_start()
             && normalise_image_name(&named).is_ok_and(|named| named == split_key(image).0)
             && matches!(
                 e.ledger.image_states.get(&waiter.container),

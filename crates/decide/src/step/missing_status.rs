@@ -16,7 +16,8 @@ use model::pod::ContainerKind;
 use model::why::{Cause, Why};
 use model::{ApiEvent, Mono, PodUid};
 
-use super::{Context, observe};
+use super::Context;
+use super::observation_requests::request_observation;
 use crate::back_off::status_delay;
 use crate::effect::LogLevel;
 use crate::plan::PodPlan;
@@ -38,19 +39,50 @@ pub(super) fn update_missing_status_retry(state: &mut NodeState, cx: &mut Contex
         return;
     }
     let (read_at, pod) = (reading.at, reading.pod.clone());
+    entry.status_retry = Some(next_retry(before, &pod, read_at, cx.now.mono));
+    for (id, answer) in &pod.missing_status {
+        tell_once(state, cx, uid, (&pod, id, answer));
+    }
+}
+
+/// The retry after an observation that began at `read_at`.
+fn next_retry(
+    before: Option<MissingStatusRetry>,
+    pod: &ObservedPod,
+    read_at: Mono,
+    now: Mono,
+) -> MissingStatusRetry {
     let ids: BTreeSet<String> = pod.missing_status.keys().cloned().collect();
     // Another missing sandbox or container starts with the shortest delay again.
     let before = before.filter(|retry| ids.is_subset(&retry.ids));
-    entry.status_retry = Some(match before {
+    match before {
         // Nothing was asked since.
         Some(retry) if read_at <= retry.read_at || read_at < retry.at => retry,
         retry => {
             let tries = retry.map_or(0, |retry| retry.tries).saturating_add(1);
-            MissingStatusRetry { read_at, ids, tries, at: cx.now.mono.plus(status_delay(tries)) }
+            MissingStatusRetry { read_at, ids, tries, at: now.plus(status_delay(tries)) }
         }
-    });
-    for (id, answer) in &pod.missing_status {
-        tell_once(state, cx, uid, (&pod, id, answer));
+    }
+}
+
+/// The same for pods that no source has claimed, after a full observation. They have no timer: the first full
+/// observation after the delay asks again.
+pub(super) fn update_unclaimed_retries(state: &mut NodeState, cx: &mut Context, read_at: Mono) {
+    let mut before = std::mem::take(&mut state.unclaimed_status_retries);
+    let missing = state.unclaimed.iter().filter(|(_, pod)| !pod.missing_status.is_empty());
+    for (uid, pod) in missing {
+        let retry = before.remove(uid);
+        let told = retry.as_ref().map(|retry| retry.ids.clone()).unwrap_or_default();
+        for (id, answer) in pod.missing_status.iter().filter(|(id, _)| !told.contains(*id)) {
+            let message = format!(
+                "the container runtime does not return the status of {} ({id}) of pod {}, wanted by no source: {answer}",
+                name_of(pod, id),
+                pod.full_name,
+            );
+            cx.log(LogLevel::Warn, Some(uid), message);
+        }
+        let retry = next_retry(retry, pod, read_at, cx.now.mono);
+        state.unclaimed_status_retries.insert(uid.clone(), retry);
     }
 }
 
@@ -73,7 +105,8 @@ fn tell_once(
             ApiEvent::warning("FailedPodSandBoxStatus", format!("Unable to get pod sandbox status: {answer}"))
         }
         Some(container) => {
-            let kind = entry.view.container(&container.name).map_or(ContainerKind::Regular, |(kind, _)| kind);
+            let kind =
+                entry.view().container(&container.name).map_or(ContainerKind::Regular, |(kind, _)| kind);
             let event = ApiEvent::warning("FailedSync", format!("error determining status: {answer}"));
             event.for_container(kind, &container.name)
         }
@@ -94,14 +127,14 @@ pub(super) fn ask_when_due(state: &mut NodeState, cx: &mut Context, uid: &PodUid
         !observing && e.status_retry.as_ref().is_some_and(|retry| retry.at <= cx.now.mono)
     };
     if state.pods.get(uid).is_some_and(due) {
-        observe::request_observation(state, cx, uid);
+        request_observation(state, cx, uid);
     }
 }
 
 /// Whether nothing can be started for the pod before the runtime gives a status.
 pub(super) fn missing_status_is_needed(entry: &PodEntry) -> bool {
     let reading = entry.observed.as_ref();
-    entry.lifecycle.may_start() && reading.is_some_and(|reading| reading.pod.lacks_needed_status())
+    entry.lifecycle().may_start() && reading.is_some_and(|reading| reading.pod.lacks_needed_status())
 }
 
 /// Adds to a plan that a status is missing, and when it is requested again.

@@ -11,17 +11,25 @@ mod csi;
 mod disk_limits;
 mod expansion;
 mod images;
+mod log_rotation;
 mod missing_status;
+mod node_cgroups;
 mod objects;
+mod observation_requests;
 mod observe;
 mod outcome;
+mod plan_inputs;
 mod pods;
 mod probing;
 mod pull_context;
+mod retry;
+mod sandbox_placement;
 mod set_aside;
 mod settle;
+mod starts;
 mod sweep;
 mod unreadable;
+mod user_ids;
 mod volumes;
 
 use std::collections::BTreeSet;
@@ -31,7 +39,8 @@ use model::{ApiEvent, FullName, Mono, Now, PodUid};
 
 use crate::effect::{Effect, LogLevel, TimerKey};
 use crate::event::Event;
-use crate::state::NodeState;
+use crate::state::shown_pod::{self, ShownPod};
+use crate::state::{FailureReason, NodeState};
 
 pub fn step(state: &mut NodeState, now: Now, event: Event) -> Vec<Effect> {
     state.pod_in_step = event.pod();
@@ -55,6 +64,7 @@ pub fn step(state: &mut NodeState, now: Now, event: Event) -> Vec<Effect> {
             if volumes_before != volumes(state) {
                 csi::touch_users(state, &mut cx);
             }
+            csi::report_volumes_in_use(state, &mut cx);
             if before != (state.host_ips(), node_identity(state)) {
                 cx.touched.extend(state.pods.keys().cloned());
                 api::all_mirrors(state, &mut cx);
@@ -108,28 +118,32 @@ pub fn step(state: &mut NodeState, now: Now, event: Event) -> Vec<Effect> {
         }
         Event::ApiAnswered(answer) => api::answered(state, &mut cx, answer),
         Event::Timer(key) => timer(state, &mut cx, key),
-        Event::NodeCgroupsFailed => {
-            state.written_burstable_milli_cpu = None;
-            cx.timer(TimerKey::NodeCgroups, Some(cx.now.mono.plus(crate::plan::RETRY)));
-        }
+        Event::UserIdsRead { ids, unlisted } => user_ids::read(state, &mut cx, ids, unlisted),
+        Event::NodeCgroupsFailed => node_cgroups::failed(&mut cx),
         Event::PodArtifactsListed(seen) => sweep::leftovers(state, &mut cx, seen),
         Event::SweepEnded { problems } => sweep::swept(state, &mut cx, problems),
         Event::Evict { uid, reason, message, grace_secs } => {
-            pods::evict(state, &mut cx, &uid, (reason, message), grace_secs);
+            pods::evict(state, &mut cx, &uid, FailureReason { reason, message }, grace_secs);
         }
         Event::VolumeNotice { uid, news } => volumes::tell(state, &mut cx, &uid, &news),
         Event::VolumeUpdated { uid, volume, result } => {
             volumes::updated(state, &mut cx, &uid, &volume, result);
         }
         Event::DiskMeasured { uid, result } => disk_limits::measured(state, &mut cx, &uid, result),
+        Event::LogCallEnded { id, result } => log_rotation::call_ended(state, &mut cx, &id, result),
         Event::FactsChanged(facts) => {
             state.facts = facts;
             cx.touched.extend(state.pods.keys().cloned());
         }
     }
-    while let Some(uid) = cx.touched.pop_first() {
+    loop {
+        // The cgroups above pods concern no pod: a panic over them must not be held against the one settled before.
+        state.pod_in_step = None;
+        node_cgroups::update(state, &mut cx);
+        let Some(uid) = cx.touched.pop_first() else { break };
         state.pod_in_step = Some(uid.clone());
         settle::settle(state, &mut cx, &uid);
+        note_shown_change(state, &mut cx, &uid);
     }
     while let Some(full_name) = cx.mirrors.pop_first() {
         state.pod_in_step = state.name_queues.get(&full_name).and_then(|line| line.front().cloned());
@@ -157,7 +171,7 @@ impl Context {
     }
     fn record(&mut self, state: &NodeState, uid: &PodUid, event: ApiEvent) {
         if let Some(entry) = state.pods.get(uid) {
-            let full_name = entry.view.full_name.clone();
+            let full_name = entry.view().full_name.clone();
             self.emit(Effect::RecordEvent { uid: uid.clone(), full_name, event });
         }
     }
@@ -170,6 +184,21 @@ impl Context {
     }
 }
 
+/// Tells watchers of the Pods API when what they see of a pod that was settled has changed.
+fn note_shown_change(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
+    if !state.config.feature(shown_pod::GATE) {
+        return;
+    }
+    let Some(entry) = state.pods.get_mut(uid).filter(|entry| !entry.standing().is_orphan()) else { return };
+    let now = ShownPod::of(entry);
+    let changed = entry.shown.as_ref() != Some(&now);
+    // Kept also when it means the same: the next comparison is then one of pointers.
+    entry.shown = Some(now);
+    if changed {
+        cx.emit(Effect::PodChanged { uid: uid.clone() });
+    }
+}
+
 /// Which Node object it is, and whether it is going: all that pods need to know of it beside its addresses.
 fn node_identity(state: &NodeState) -> Option<(Option<String>, bool)> {
     let meta = &state.node.as_ref()?.metadata;
@@ -177,8 +206,9 @@ fn node_identity(state: &NodeState) -> Option<(Option<String>, bool)> {
 }
 
 fn started(state: &mut NodeState, cx: &mut Context) {
-    observe::check_runtime(state, cx);
-    observe::request_full_observation(state, cx);
+    observation_requests::check_runtime(state, cx);
+    observation_requests::request_full_observation(state, cx);
+    user_ids::schedule_reading(state, cx);
 }
 
 fn timer(state: &mut NodeState, cx: &mut Context, key: TimerKey) {
@@ -197,15 +227,18 @@ fn timer(state: &mut NodeState, cx: &mut Context, key: TimerKey) {
             csi::operate(state, cx, |volumes, now| volumes.unstage_due(now, &volume));
         }
         TimerKey::ListVolumes => csi::operate(state, cx, |volumes, now| volumes.list_records(now)),
-        TimerKey::RetryObservation(uid) => observe::retry_observation(state, cx, &uid),
+        TimerKey::RetryObservation(uid) => observation_requests::retry_observation(state, cx, &uid),
+        TimerKey::ObserveStart(uid) => starts::observe_again(state, cx, &uid),
         TimerKey::ConfirmObservations => confirm::due(state, cx),
         TimerKey::MeasureDisk(uid) => disk_limits::measure_again(state, cx, &uid),
+        TimerKey::MeasureLog(id) => log_rotation::timer_fired(state, cx, &id),
         TimerKey::RetryStatusPatch(uid) => api::publish_retry_due(state, cx, &uid),
         TimerKey::Mirror(full_name) => api::mirror_timer(state, cx, full_name),
-        TimerKey::FullRelist => observe::request_full_observation(state, cx),
-        TimerKey::RuntimeCheck => observe::check_runtime(state, cx),
+        TimerKey::FullRelist => observation_requests::request_full_observation(state, cx),
+        TimerKey::RuntimeCheck => observation_requests::check_runtime(state, cx),
         TimerKey::Sweep => sweep::list_pod_artifacts(state, cx),
-        TimerKey::NodeCgroups => pods::write_node_cgroups(state, cx),
+        TimerKey::NodeCgroups => node_cgroups::retry(state),
+        TimerKey::UserIds => user_ids::reading_due(state, cx),
     }
 }
 

@@ -9,7 +9,8 @@ use model::local::LocalObjects;
 use model::storage::{StorageKey, StorageState};
 
 use super::Context;
-use crate::effect::{Action, Effect, LogLevel, Stage, TimerKey};
+use crate::action::{Action, Stage};
+use crate::effect::{Effect, LogLevel, TimerKey};
 use crate::lifecycle::Lifecycle;
 use crate::objects::uses_trust_bundles;
 use crate::render::ServiceView;
@@ -19,14 +20,14 @@ use crate::volumes::{TRUST_GATE, persistent};
 /// A pod that may run needs the objects that it refers to. A terminating pod keeps its objects until it has ended.
 pub(super) fn request_needed_objects(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
     let (Some(desk), Some(entry)) = (&mut state.objects, state.pods.get(uid)) else { return };
-    let effects = match &entry.lifecycle {
-        Lifecycle::Syncing if !entry.orphan => desk.set_pod_references(&entry.view),
+    let effects = match entry.lifecycle() {
+        Lifecycle::Syncing if !entry.standing().is_orphan() => desk.set_pod_references(entry.view()),
         Lifecycle::Syncing | Lifecycle::Terminating(_) => return,
         Lifecycle::Terminated | Lifecycle::Finished => desk.release(uid),
     };
     effects.into_iter().for_each(|effect| cx.emit(effect));
     let trusts =
-        entry.lifecycle.may_start() && uses_trust_bundles(&entry.view) && state.config.feature(TRUST_GATE);
+        entry.lifecycle().may_start() && uses_trust_bundles(entry.view()) && state.config.feature(TRUST_GATE);
     if trusts && !desk.is_standalone() && desk.trust.begin_watch() {
         cx.emit(Effect::WatchTrustBundles);
     }
@@ -38,7 +39,7 @@ pub(super) fn request_needed_objects(state: &mut NodeState, cx: &mut Context, ui
 pub(super) fn trust_bundles(state: &mut NodeState, cx: &mut Context, bundles: Vec<Arc<ClusterTrustBundle>>) {
     let Some(desk) = &mut state.objects else { return };
     if desk.trust.set(bundles) {
-        let users = state.pods.iter().filter(|(_, entry)| uses_trust_bundles(&entry.view));
+        let users = state.pods.iter().filter(|(_, entry)| uses_trust_bundles(entry.view()));
         cx.touched.extend(users.map(|(uid, _)| uid.clone()));
     }
 }
@@ -46,17 +47,17 @@ pub(super) fn trust_bundles(state: &mut NodeState, cx: &mut Context, bundles: Ve
 /// Requests claims, persistent volumes and attachments. The set grows as they are read: a bound claim names a volume.
 fn request_needed_storage(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
     if let (Some(desk), Some(entry)) = (&mut state.objects, state.pods.get(uid))
-        && matches!(entry.lifecycle, Lifecycle::Syncing)
+        && matches!(entry.lifecycle(), Lifecycle::Syncing)
     {
-        desk.storage.translate_inline(&entry.view);
+        desk.storage.translate_inline(entry.view());
     }
     let needs = super::csi::needs_of(state, cx, uid);
     let attachments = needs.attachments.clone();
     super::csi::update_needed_volumes(state, cx, uid, needs);
     let (Some(desk), Some(entry)) = (&mut state.objects, state.pods.get(uid)) else { return };
-    match &entry.lifecycle {
-        Lifecycle::Syncing if !entry.orphan => {
-            let mut keys = persistent::keys(&entry.view, &desk.storage);
+    match entry.lifecycle() {
+        Lifecycle::Syncing if !entry.standing().is_orphan() => {
+            let mut keys = persistent::keys(entry.view(), &desk.storage);
             keys.extend(attachments);
             desk.storage.set_wanted(uid, keys).into_iter().for_each(|effect| cx.emit(effect));
             find_holders(state, uid);
@@ -70,17 +71,20 @@ fn request_needed_storage(state: &mut NodeState, cx: &mut Context, uid: &PodUid)
 /// mounted by this or an earlier agent until they are torn down.
 fn find_holders(state: &mut NodeState, uid: &PodUid) {
     let (Some(desk), Some(entry)) = (&mut state.objects, state.pods.get(uid)) else { return };
-    let wanted: Vec<_> = persistent::claims(&entry.view).map(|claim| claim.key).collect();
+    let wanted: Vec<_> = persistent::claims(entry.view()).map(|claim| claim.key).collect();
     let wanted: Vec<_> = wanted.into_iter().filter(|key| desk.storage.is_read_write_once_pod(key)).collect();
     if wanted.is_empty() {
         return;
     }
     let is_there = |entry: &PodEntry| entry.observed.as_ref().is_some_and(|reading| !reading.pod.is_empty());
     for (other, entry) in state.pods.iter().filter(|(other, _)| *other != uid) {
-        if entry.orphan || !is_there(entry) || matches!(entry.lifecycle, Lifecycle::Finished) {
+        if entry.standing().is_orphan()
+            || !is_there(entry)
+            || matches!(entry.lifecycle(), Lifecycle::Finished)
+        {
             continue;
         }
-        for claim in persistent::claims(&entry.view).filter(|claim| wanted.contains(&claim.key)) {
+        for claim in persistent::claims(entry.view()).filter(|claim| wanted.contains(&claim.key)) {
             desk.storage.add_claim_user(other, claim.key);
         }
     }
@@ -99,7 +103,7 @@ pub(super) fn hold_claims(state: &mut NodeState, uid: &PodUid, stages: &[Stage])
     let (Some(desk), Some(entry)) = (&mut state.objects, state.pods.get(uid)) else { return };
     for action in stages.iter().flat_map(|stage| &stage.actions) {
         let Action::SetUpVolume { volume } = action else { continue };
-        let mut claims = persistent::claims(&entry.view);
+        let mut claims = persistent::claims(entry.view());
         if let Some(claim) = claims.find(|claim| claim.volume.name == volume.name) {
             desk.storage.add_claim_user(uid, claim.key);
         }
@@ -161,7 +165,7 @@ pub(super) fn seen(state: &mut NodeState, cx: &mut Context, key: &ObjectKey, obj
 pub(super) fn services(state: &mut NodeState, cx: &mut Context, services: &[Arc<Service>]) {
     let Some(desk) = &mut state.objects else { return };
     if desk.set_services(services.iter().map(|service| ServiceView::of(service)).collect()) {
-        let waiting = state.pods.iter().filter(|(_, entry)| entry.lifecycle.may_start());
+        let waiting = state.pods.iter().filter(|(_, entry)| entry.lifecycle().may_start());
         cx.touched.extend(waiting.map(|(uid, _)| uid.clone()));
     }
 }

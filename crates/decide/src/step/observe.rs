@@ -6,11 +6,12 @@ use std::time::Duration;
 use model::observed::{ContainerState, Observation, ObservedPod, Scope};
 use model::{Mono, PodUid};
 
-use super::{Context, confirm, pods, sweep};
-use crate::effect::{Effect, LogLevel, TimerKey};
+use super::observation_requests::{check_runtime, request_full_observation, request_observation};
+use super::{Context, confirm, log_rotation, missing_status, pods, starts, sweep};
+use crate::effect::{LogLevel, TimerKey};
 use crate::event::{Hint, RuntimeCheck};
-use crate::observation_guard::contradictions;
-use crate::state::{NodeState, PodObservation};
+use crate::observation_guard::PodObservation;
+use crate::state::NodeState;
 
 /// Limit for hints about ids that no observation has shown yet. It is large enough for a burst.
 const UNKNOWN_IDS_KEPT: usize = 4096;
@@ -19,31 +20,6 @@ const OBSERVE_RETRY: Duration = Duration::from_secs(1);
 const RUNTIME_CHECK_QUIET: Duration = Duration::from_secs(30);
 const RUNTIME_CHECK_RETRY_MAX: Duration = Duration::from_secs(5);
 
-/// Requests an observation of this pod that begins now or later.
-pub(super) fn request_observation(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
-    let Some(entry) = state.pods.get_mut(uid) else { return };
-    entry.observation_request.wanted = Some(cx.now.mono);
-    if !entry.observation_request.in_flight {
-        entry.observation_request.in_flight = true;
-        cx.emit(Effect::Observe(Scope::Pod(uid.clone())));
-    }
-}
-
-pub(super) fn request_full_observation(state: &mut NodeState, cx: &mut Context) {
-    let full = &mut state.full_observation;
-    full.wanted = Some(cx.now.mono);
-    if !full.in_flight {
-        full.in_flight = true;
-        cx.emit(Effect::Observe(Scope::All));
-    }
-}
-
-pub(super) fn retry_observation(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
-    if state.pods.get(uid).is_some_and(|e| e.observation_request.wanted.is_some()) {
-        request_observation(state, cx, uid);
-    }
-}
-
 pub(super) fn observation_done(state: &mut NodeState, cx: &mut Context, observation: Observation) {
     let at = observation.at;
     let mut pods = observation.pods.into_iter().map(sort_by_restart_count);
@@ -51,7 +27,7 @@ pub(super) fn observation_done(state: &mut NodeState, cx: &mut Context, observat
         Scope::Pod(uid) => {
             let Some(entry) = state.pods.get_mut(&uid) else { return };
             entry.observation_request.in_flight = false;
-            let full_name = entry.view.full_name.clone();
+            let full_name = entry.view().full_name.clone();
             let empty = || Arc::new(ObservedPod::empty(uid.clone(), full_name));
             let pod = pods.find(|p| p.uid == uid).unwrap_or_else(empty);
             if !apply_pod_observation(state, cx, &uid, at, pod) {
@@ -76,10 +52,11 @@ fn apply_pod_observation(
 ) -> bool {
     state.pod_in_step = Some(uid.clone());
     let Some(entry) = state.pods.get_mut(uid) else { return true };
-    if entry.set_aside.is_some() {
+    if entry.standing().is_set_aside() {
         // Nothing is planned for the pod. The observation is kept for when the pod is resumed.
-        entry.observed = Some(PodObservation { at, pod });
+        entry.observed = Some(PodObservation { at, pod: pod.clone() });
         entry.observation_request.wanted = None;
+        log_rotation::pod_observed(state, cx, &pod);
         return true;
     }
     if entry.observation_request.wanted.is_some_and(|wanted| at >= wanted) {
@@ -91,7 +68,7 @@ fn apply_pod_observation(
     }
     let same = entry.observed.as_ref().is_some_and(|old| Arc::ptr_eq(&old.pod, &pod) || old.pod == pod);
     if !(same && entry.observation_guard.expects_nothing()) {
-        let against = contradictions(entry, at, &pod);
+        let against = entry.contradictions(at, &pod);
         let told = entry.observation_guard.has_same_contradiction(&against);
         if !against.is_empty() && entry.observation_guard.needs_confirmation(&against, at, cx.now.mono) {
             let what = against.join("; ");
@@ -115,7 +92,12 @@ fn apply_pod_observation(
     let was_fresh = entry.fresh_observation().is_some();
     let old = entry.observed.replace(PodObservation { at, pod: pod.clone() });
     entry.unread_since_mutation &= at < entry.last_mutation;
-    if same && was_fresh && pod.missing_status.is_empty() {
+    let unheard = old.as_ref().is_some_and(|old| starts::has_unheard_start(&entry.ledger, old.at));
+    starts::pod_observed(state, cx, uid, at, &pod);
+    if !same {
+        log_rotation::pod_observed(state, cx, &pod);
+    }
+    if same && was_fresh && pod.missing_status.is_empty() && !unheard {
         return true;
     }
     cx.touch(uid);
@@ -182,6 +164,7 @@ fn apply_full_observation(state: &mut NodeState, cx: &mut Context, at: Mono, see
     let mut missing: std::collections::BTreeSet<PodUid> = state.pods.keys().cloned().collect();
     for pod in seen {
         let uid = pod.uid.clone();
+        state.pod_in_step = Some(uid.clone());
         missing.remove(&uid);
         if state.pods.contains_key(&uid) {
             if !apply_pod_observation(state, cx, &uid, at, pod) {
@@ -192,27 +175,34 @@ fn apply_full_observation(state: &mut NodeState, cx: &mut Context, at: Mono, see
                 Some(known) => confirm::confirm_unclaimed(state, cx, at, known, Some(pod)),
                 None => Some(pod),
             };
+            if let Some(pod) = &kept {
+                log_rotation::pod_observed(state, cx, pod);
+            }
             state.unclaimed.extend(kept.map(|pod| (uid, pod)));
         }
     }
     for (uid, known) in unseen.into_iter().filter(|(uid, _)| !missing.contains(uid)) {
+        state.pod_in_step = Some(uid.clone());
         let kept = confirm::confirm_unclaimed(state, cx, at, known, None);
         state.unclaimed.extend(kept.map(|pod| (uid, pod)));
     }
     state.forgotten_at.retain(|_, when| *when > at);
+    log_rotation::forget_unseen(state, cx);
     for uid in missing {
         let Some(entry) = state.pods.get(&uid) else { continue };
         let empty = match &entry.observed {
             Some(known) if known.pod.is_empty() => known.pod.clone(),
-            _ => Arc::new(ObservedPod::empty(uid.clone(), entry.view.full_name.clone())),
+            _ => Arc::new(ObservedPod::empty(uid.clone(), entry.view().full_name.clone())),
         };
         if !apply_pod_observation(state, cx, &uid, at, empty) {
             confirm::schedule_confirmation(state, cx, &uid);
         }
     }
+    state.pod_in_step = None;
     for pod in unclaimed_before.values().filter(|pod| !state.unclaimed.contains_key(&pod.uid)) {
         pods::wake_name_waiters(state, cx, &pod.full_name);
     }
+    missing_status::update_unclaimed_retries(state, cx, at);
     if first {
         // No pod is planned before the first full relist.
         cx.touched.extend(state.pods.keys().cloned());
@@ -284,13 +274,6 @@ pub(super) fn handle_hint(state: &mut NodeState, cx: &mut Context, hint: Hint) {
     }
 }
 
-pub(super) fn check_runtime(state: &mut NodeState, cx: &mut Context) {
-    if !state.runtime.checking {
-        state.runtime.checking = true;
-        cx.emit(Effect::CheckRuntime { ask_cgroup_driver: !state.runtime.ever_ready });
-    }
-}
-
 pub(super) fn runtime_checked(state: &mut NodeState, cx: &mut Context, check: RuntimeCheck) {
     let before = state.runtime.clone();
     let health = &mut state.runtime;
@@ -334,11 +317,11 @@ pub(super) fn runtime_checked(state: &mut NodeState, cx: &mut Context, check: Ru
     runtime_changed(state, cx, &before);
 }
 
-fn runtime_changed(state: &mut NodeState, cx: &mut Context, before: &crate::state::RuntimeHealth) {
+fn runtime_changed(state: &mut NodeState, cx: &mut Context, before: &crate::runtime_health::RuntimeHealth) {
     let after = state.runtime.clone();
     if before.handlers != after.handlers {
         // Pods with a user namespace that failed because the handler did not support it are retried now.
-        for (uid, entry) in state.pods.iter_mut().filter(|(_, e)| e.view.spec().host_users == Some(false)) {
+        for (uid, entry) in state.pods.iter_mut().filter(|(_, e)| e.view().spec().host_users == Some(false)) {
             entry.ledger.pod_retry = None;
             cx.touched.insert(uid.clone());
         }
@@ -368,6 +351,5 @@ fn runtime_changed(state: &mut NodeState, cx: &mut Context, before: &crate::stat
     }
     if back {
         request_full_observation(state, cx);
-        pods::write_node_cgroups(state, cx);
     }
 }

@@ -1,16 +1,17 @@
 //! Handles the results of actions: updates the ledger, records Events, and requests observations.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use model::pod::ContainerKind;
-use model::volume::{MountStage, VolumeKind, VolumeSetup};
+use model::volume::{DevicePaths, MountStage, VolumeKind, VolumeSetup};
 use model::{ApiEvent, ContainerId, Mono, PodUid, Reason};
 
-use super::{Context, confirm, expansion, observe, settle};
+use super::observation_requests::{check_runtime, request_observation};
+use super::retry::{pod_step_failed, retry_step};
+use super::{Context, confirm, expansion, starts};
+use crate::action::{Action, ActionResult, CallFailure, Epoch, StartContainer, StartFailurePoint};
 use crate::back_off::volume_delay;
-use crate::effect::{Action, Effect, Epoch, LogLevel, StartContainer};
-use crate::event::{ActionResult, CallFailure, StartFailurePoint};
+use crate::effect::{Effect, LogLevel};
 use crate::ledger::{StartFailure, VolumeRetry};
 use crate::lifecycle::Lifecycle;
 use crate::observation_guard::{ObservationGuard, only_retries_removals};
@@ -39,6 +40,7 @@ pub(super) fn action_done(
         _ => {}
     }
     plan.mutated |= action.mutates_runtime() && result != ActionResult::Skipped;
+    starts::start_ended(state, cx, uid, &action, &result);
     match result {
         ActionResult::Failed(failure) => failed(state, cx, uid, &action, failure),
         ActionResult::VolumeFailed { stage, failure } => {
@@ -97,9 +99,10 @@ fn succeeded(state: &mut NodeState, cx: &mut Context, uid: &PodUid, action: &Act
                 let at = cx.now.mono.plus(state.config.sync_frequency);
                 entry.ledger.republish_at.insert(volume.name.clone(), at);
             }
-            if first && volume.is_block() {
-                let event = mapped_device(&state.config.root_dir, uid, volume);
-                cx.record(state, uid, event);
+            if let Some(paths) = volume.device_paths().filter(|_| first) {
+                for event in mapped_device(paths, &volume.spec_name) {
+                    cx.record(state, uid, event);
+                }
             }
         }
         (Action::ExpandVolume { volume, expansion }, ActionResult::ExpandOutcome(how)) => {
@@ -121,8 +124,9 @@ fn succeeded(state: &mut NodeState, cx: &mut Context, uid: &PodUid, action: &Act
             entry.ledger.start_failures.remove(&name);
             entry.ledger.retry_at.remove(&name);
             entry.ledger.failed_attempts.remove(&name);
-            if let Some((_, container)) = entry.view.container(&name) {
-                entry.ledger.forget_images_of(container);
+            let (view, ledger) = entry.view_and_ledger();
+            if let Some((_, container)) = view.container(&name) {
+                ledger.forget_images_of(container);
             }
             // Its log has this number now: should the container vanish, the next one has the next.
             entry.ledger.log_numbers.insert(name.clone(), start.config.metadata.attempt);
@@ -152,12 +156,12 @@ fn record_runtime_ack(witness: &mut ObservationGuard, action: &Action, result: &
     }
 }
 
-fn mapped_device(root_dir: &str, uid: &PodUid, volume: &VolumeSetup) -> ApiEvent {
-    let plugin = volume.plugin().replace('/', "~");
-    let path = format!("{root_dir}/pods/{uid}/volumeDevices/{plugin}");
-    let name = &volume.spec_name;
-    let text = format!("MapVolume.MapPodDevice succeeded for volume {name:?} volumeMapPath {path:?}");
-    ApiEvent::normal("SuccessfulMountVolume", text)
+fn mapped_device(paths: &DevicePaths, name: &str) -> [ApiEvent; 2] {
+    let mapped = |what: &str, path: &str| {
+        let text = format!("MapVolume.MapPodDevice succeeded for volume {name:?} {what} {path:?}");
+        ApiEvent::normal("SuccessfulMountVolume", text)
+    };
+    [mapped("globalMapPath", paths.global_map_dir()), mapped("volumeMapPath", paths.pod_map_dir())]
 }
 
 pub(super) fn hook_fell_back(state: &NodeState, cx: &mut Context, uid: &PodUid, host: &str) {
@@ -171,7 +175,7 @@ fn hook_ended(state: &NodeState, cx: &mut Context, uid: &PodUid, name: &str, res
     let kind = state
         .pods
         .get(uid)
-        .and_then(|e| e.view.container(name))
+        .and_then(|e| e.view().container(name))
         .map_or(ContainerKind::Regular, |(kind, _)| kind);
     cx.record(
         state,
@@ -219,8 +223,9 @@ fn start_failed(
     if let Some(entry) = state.pods.get_mut(uid) {
         entry.ledger.start_failures.insert(name.to_owned(), StartFailure { reason, message });
         entry.ledger.failed_attempts.insert(name.to_owned(), start.config.metadata.attempt);
-        if let Some((_, container)) = entry.view.container(name) {
-            entry.ledger.forget_images_of(container);
+        let (view, ledger) = entry.view_and_ledger();
+        if let Some((_, container)) = view.container(name) {
+            ledger.forget_images_of(container);
         }
         if matches!(at, StartFailurePoint::Start | StartFailurePoint::PostStart) {
             // The container may have run all the same.
@@ -232,7 +237,7 @@ fn start_failed(
         entry.ledger.retry_at.insert(name.to_owned(), cx.now.mono.plus(RETRY));
     }
     if failure.unreachable {
-        observe::check_runtime(state, cx);
+        check_runtime(state, cx);
     }
 }
 
@@ -272,12 +277,12 @@ fn failed(state: &mut NodeState, cx: &mut Context, uid: &PodUid, action: &Action
     if matches!(action, Action::RemoveContainer { .. } | Action::RemoveSandbox { .. }) {
         // A dead container that can't be removed is a problem of the node, not of the pod.
         cx.emit(Effect::RecordNodeEvent { event: ApiEvent::warning("ContainerGCFailed", message.clone()) });
-        settle::retry_step(state, cx, uid, action.name(), message);
+        retry_step(state, cx, uid, action.name(), message);
     } else {
-        settle::pod_step_failed(state, cx, uid, action.name(), message, event);
+        pod_step_failed(state, cx, uid, action.name(), message, event);
     }
     if failure.unreachable {
-        observe::check_runtime(state, cx);
+        check_runtime(state, cx);
     }
 }
 
@@ -306,7 +311,7 @@ pub(super) fn plan_ended(state: &mut NodeState, cx: &mut Context, uid: &PodUid, 
         entry.ledger.pod_retry = None;
         let has = |wanted: fn(&Action) -> bool| plan.stages.iter().flat_map(|s| &s.actions).any(wanted);
         if has(|a| matches!(a, Action::MakePodDirs { .. }))
-            && volumes::all_set_up(&entry.view, &entry.ledger.volumes_set_up)
+            && volumes::all_set_up(entry.view(), &entry.ledger.volumes_set_up)
         {
             entry.ledger.prerequisites_ready = true;
             entry.ledger.waiting_for_volumes_since = None;
@@ -324,7 +329,7 @@ pub(super) fn plan_ended(state: &mut NodeState, cx: &mut Context, uid: &PodUid, 
         entry.unread_since_mutation = true;
         match only_retries_removals(&entry.observation_guard, &plan.stages) {
             true => confirm::request_batched_observation(state, cx, uid),
-            false => observe::request_observation(state, cx, uid),
+            false => request_observation(state, cx, uid),
         }
     }
     cx.touch(uid);
@@ -333,7 +338,7 @@ pub(super) fn plan_ended(state: &mut NodeState, cx: &mut Context, uid: &PodUid, 
 /// With a limit on dead containers over all pods: marks the oldest beyond it, for their pods to remove.
 pub(super) fn mark_excess_dead_containers(state: &mut NodeState, cx: &mut Context) {
     let Ok(limit) = usize::try_from(state.config.max_dead_containers) else { return };
-    let pods = state.pods.values().filter(|e| !matches!(e.lifecycle, Lifecycle::Terminating(_)));
+    let pods = state.pods.values().filter(|e| !matches!(e.lifecycle(), Lifecycle::Terminating(_)));
     let readings: Vec<_> = pods.filter_map(|e| e.observed.as_ref()).map(|r| r.pod.clone()).collect();
     let victims: BTreeSet<_> = plan::dead_overall(readings.iter().map(|p| &**p), limit, cx.now)
         .iter()
@@ -348,6 +353,3 @@ pub(super) fn mark_excess_dead_containers(state: &mut NodeState, cx: &mut Contex
         }
     }
 }
-
-/// The delay before a failed image inspection is retried.
-pub(super) const INSPECT_RETRY: Duration = RETRY;

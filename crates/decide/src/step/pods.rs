@@ -8,19 +8,22 @@ use model::runtime_class::RuntimeClasses;
 use model::{ApiEvent, FullName, Mono, PodUid};
 
 use super::{Context, api, csi, set_aside, sweep, unreadable};
-use crate::allocation::{Allocated, PendingResize};
+use crate::admission::AdmissionRejection;
+use crate::allocation::Allocated;
 use crate::effect::{Effect, LogLevel};
 use crate::gated_fields::without_gated_fields;
-use crate::lifecycle::{Lifecycle, MINIMUM_GRACE_SECS, Termination, TerminationCause, grace_secs};
+use crate::lifecycle::{MINIMUM_GRACE_SECS, grace_secs};
 use crate::mirror::is_mirror;
-use crate::resources::{Overhead, pod_requests, quota_period_micros};
-use crate::set_aside::definition_hash;
+use crate::observation_guard::PodObservation;
+use crate::resources::quota_period_micros;
+use crate::set_aside::unless_it_panics;
 use crate::sources::{Change, Duplicate, merge, merge_one, remove_one};
-use crate::state::{NodeState, ObservationRequest, PodEntry, PodObservation};
-use crate::{admission, allocation, cgroups, runtime_class};
+use crate::state::{EndReason, EndRequest, FailureReason, NodeState, ObservationRequest, PodEntry};
+use crate::{admission, allocation, runtime_class};
 
 pub(super) fn delivered(state: &mut NodeState, cx: &mut Context, source: Source, pods: Vec<Arc<Pod>>) {
     let was_ready = state.sources_ready();
+    let pods = leave_out_unmergeable(state, source, pods);
     unreadable::replace_unreadable_set(state, cx, source);
     let set = state.sources.entry(source).or_default();
     let mut merged = merge(set, source, pods, cx.now.wall);
@@ -50,11 +53,29 @@ pub(super) fn delivered(state: &mut NodeState, cx: &mut Context, source: Source,
             sweep::list_pod_artifacts_once(state, cx);
         }
     } else {
-        unreadable::terminate_orphans_again(state, cx);
+        terminate_orphans_again(state, cx);
     }
 }
 
+/// Objects that can't be merged count as unreadable in the set that is about to be merged.
+fn leave_out_unmergeable(state: &mut NodeState, source: Source, mut pods: Vec<Arc<Pod>>) -> Vec<Arc<Pod>> {
+    let mut left_out = Vec::new();
+    if state.set_aside.values().flatten().any(|found| found.unmergeable) {
+        pods.retain(|pod| {
+            let found = set_aside::unmergeable(state, pod);
+            let keep = found.is_none();
+            left_out.extend(found);
+            keep
+        });
+    }
+    state.sources.entry(source).or_default().unreadable_in_next_set.extend(left_out);
+    pods
+}
+
 pub(super) fn changed(state: &mut NodeState, cx: &mut Context, source: Source, pod: Arc<Pod>) {
+    if let Some(found) = set_aside::unmergeable(state, &pod) {
+        return unreadable::unreadable_pods_reported(state, cx, source, vec![found], false);
+    }
     unreadable::remove_unreadable_pod(
         state,
         source,
@@ -70,7 +91,7 @@ pub(super) fn changed(state: &mut NodeState, cx: &mut Context, source: Source, p
 
 pub(super) fn gone(state: &mut NodeState, cx: &mut Context, source: Source, uid: &PodUid) {
     if unreadable::remove_unreadable_pod(state, source, uid) {
-        unreadable::terminate_orphans_again(state, cx);
+        terminate_orphans_again(state, cx);
     }
     let set = state.sources.entry(source).or_default();
     if let Some(change) = remove_one(set, uid) {
@@ -125,34 +146,34 @@ pub(super) fn runtime_classes_changed(
     *known = classes;
     let mut changed = Vec::new();
     for (uid, entry) in &mut state.pods {
-        if entry.set_aside.is_some() || runtime_class::class_name(&entry.view).is_none() {
+        if runtime_class::class_name(entry.view()).is_none() {
             continue;
         }
         if !entry.ledger.prerequisites_ready && entry.plan.is_none() {
-            set_view(entry, runtime_class::with_overhead(entry.view.clone(), &state.runtime_classes));
-            changed.push(uid.clone());
+            let view = || runtime_class::with_overhead(entry.view().clone(), &state.runtime_classes);
+            let view = match entry.standing().is_set_aside() {
+                true => unless_it_panics(view),
+                false => Some(view()),
+            };
+            changed.extend(view.map(|view| (uid.clone(), view, entry.pending_resize().cloned())));
         }
         entry.ledger.pod_retry = None;
         cx.touched.insert(uid.clone());
     }
-    changed.iter().for_each(|uid| state.update_node_requests(uid));
+    for (uid, view, pending) in changed {
+        state.pods.redefine(&uid, view, pending);
+    }
 }
 
-/// Replaces the definition and what is computed from it. The caller has to call `update_node_requests`.
-fn set_view(entry: &mut PodEntry, view: PodView) {
-    entry.qos = crate::resources::qos_class(&view);
-    entry.requests = Arc::new(pod_requests(&view, Overhead::Included));
-    entry.resources = Arc::new(crate::state::pod_resources(&view));
-    entry.view = view;
-}
-
-/// Records a pending resize, with Events if it is new.
-fn set_pending_resize(state: &mut NodeState, cx: &mut Context, uid: &PodUid, pending: Option<PendingResize>) {
+/// Replaces the definition by one with the resources that are allocated to the pod. A new pending resize has Events.
+fn redefine(state: &mut NodeState, cx: &mut Context, uid: &PodUid, allocated: Allocated) {
+    let Allocated { view, pending } = allocated;
+    let view = runtime_class::with_overhead(view, &state.runtime_classes);
     let declares = state.config.features.get("NodeDeclaredFeatures") == Some(&true);
-    let Some(entry) = state.pods.get_mut(uid) else { return };
-    let told = entry.pending_resize.as_ref().map(|before| before.generation);
+    let Some(entry) = state.pods.get(uid) else { return };
+    let told = entry.pending_resize().map(|before| before.generation);
     let news = pending.clone().filter(|now| told != Some(now.generation));
-    entry.pending_resize = pending;
+    state.pods.redefine(uid, view, pending);
     let Some(news) = news else { return };
     if declares && !news.features.is_empty() {
         let missing = news.features.join(", ");
@@ -164,20 +185,17 @@ fn set_pending_resize(state: &mut NodeState, cx: &mut Context, uid: &PodUid, pen
 
 fn added(state: &mut NodeState, cx: &mut Context, view: PodView) {
     let uid = view.uid.clone();
-    if state.pods.get(&uid).is_some_and(|entry| entry.set_aside.is_some()) {
+    if state.pods.get(&uid).is_some_and(|entry| entry.standing().is_set_aside()) {
         return updated(state, cx, view);
     }
-    if let Some(entry) = state.pods.get_mut(&uid) {
-        if entry.lifecycle.may_start() {
-            entry.removed = false;
-            let Allocated { view, pending } = allocation::keep_allocated(view, &entry.view);
-            set_view(entry, runtime_class::with_overhead(view, &state.runtime_classes));
-            set_pending_resize(state, cx, &uid, pending);
-        } else {
-            // The pod was added again while it terminates: it is created as a new pod once it has finished.
-            entry.recreate_as = Some(view);
+    if state.pods.contains_key(&uid) {
+        // A pod that ends is created as a new pod once it has finished.
+        if let Some(view) = state.pods.recreate_from(&uid, view)
+            && let Some(entry) = state.pods.get(&uid)
+        {
+            let allocated = allocation::keep_allocated(view, entry.view());
+            redefine(state, cx, &uid, allocated);
         }
-        state.update_node_requests(&uid);
         cx.touch(&uid);
         return;
     }
@@ -200,13 +218,12 @@ pub(super) fn create(
     known: Option<PriorObservation>,
 ) {
     if let Some(why) = set_aside::find_record(state, &view) {
+        let view = with_allocated(state, view);
         return set_aside::create(state, cx, view, why, false);
     }
     let uid = view.uid.clone();
-    let period = quota_period_micros(&state.config);
-    let Allocated { view, pending } = allocation::restore_allocated(view, period);
-    let mut entry = PodEntry::new(runtime_class::with_overhead(view, &state.runtime_classes));
-    entry.pending_resize = pending;
+    let Allocated { view, pending } = restore_allocated(state, view);
+    let mut entry = PodEntry::allocated(view, pending);
     if let Some(known) = known {
         entry.observed = known.reading;
         entry.last_mutation = known.last_mutation;
@@ -214,6 +231,7 @@ pub(super) fn create(
         entry.observation_request = known.observation_request;
     } else if let Some(pod) = state.unclaimed.remove(&uid) {
         state.unclaimed_guards.remove(&uid);
+        entry.status_retry = state.unclaimed_status_retries.remove(&uid);
         let at = state.full_observation.last.unwrap_or(Mono::ZERO);
         for id in
             pod.containers.iter().map(|c| c.id.as_str()).chain(pod.sandboxes.iter().map(|s| s.id.as_str()))
@@ -225,13 +243,13 @@ pub(super) fn create(
         // The last full relist did not show the pod, and only this agent creates pods here. When the pod was last
         // forgotten nothing of it was left either, so an observation that began before that must not count as newer.
         let at = state.forgotten_at.get(&uid).map_or(at, |when| at.max(*when));
-        let empty = model::observed::ObservedPod::empty(uid.clone(), entry.view.full_name.clone());
+        let empty = model::observed::ObservedPod::empty(uid.clone(), entry.view().full_name.clone());
         entry.observed = Some(PodObservation { at, pod: Arc::new(empty) });
     }
-    let full_name = entry.view.full_name.clone();
-    let deleting = entry.view.is_deleting();
+    let full_name = entry.view().full_name.clone();
+    let deleting = entry.view().is_deleting();
     let runs = entry.observed.as_ref().is_some_and(|r| r.pod.anything_running());
-    let verdict = admission_verdict(state, &entry.view);
+    let verdict = admission_verdict(state, entry.view());
     let line = state.name_queues.entry(full_name).or_default();
     // A pod that runs already has the name, whichever source delivered first. The other pods of that name are planned
     // again.
@@ -241,19 +259,24 @@ pub(super) fn create(
     } else {
         line.push_back(uid.clone());
     }
-    state.pods.insert(uid.clone(), entry);
-    state.update_node_requests(&uid);
+    state.pods.insert(entry);
     if let Err(refusal) = verdict {
         reject(state, cx, &uid, refusal);
     } else if deleting {
         let grace = deletion_grace(state, &uid);
-        terminate(state, cx, &uid, TerminationCause::Deleted, grace);
+        terminate(state, cx, &uid, EndReason::Deleted, grace);
     }
-    write_node_cgroups(state, cx);
     cx.touch(&uid);
 }
 
-fn admission_verdict(state: &NodeState, pod: &PodView) -> Result<(), admission::AdmissionRejection> {
+/// The definition with what was allocated to the pod before a restart, and the overhead of its RuntimeClass.
+pub(super) fn restore_allocated(state: &NodeState, view: PodView) -> Allocated {
+    let period = quota_period_micros(&state.config);
+    let Allocated { view, pending } = allocation::restore_allocated(view, period);
+    Allocated { view: runtime_class::with_overhead(view, &state.runtime_classes), pending }
+}
+
+fn admission_verdict(state: &NodeState, pod: &PodView) -> Result<(), AdmissionRejection> {
     admission::admit(
         pod,
         &admission::AdmissionInputs {
@@ -261,12 +284,12 @@ fn admission_verdict(state: &NodeState, pod: &PodView) -> Result<(), admission::
             facts: &state.facts,
             node: state.node.as_deref(),
             runtime: &state.runtime,
-            others: state.node_requests.requested_by_others(),
+            others: state.pods.requests().requested_by_others(),
         },
     )
 }
 
-fn reject(state: &mut NodeState, cx: &mut Context, uid: &PodUid, refusal: admission::AdmissionRejection) {
+fn reject(state: &mut NodeState, cx: &mut Context, uid: &PodUid, refusal: AdmissionRejection) {
     if let Some(entry) = state.pods.get_mut(uid) {
         // Nothing was mounted or created for the pod, unless an earlier agent admitted it.
         entry.ledger.volumes_and_cgroup_released = entry.observed.as_ref().is_some_and(|r| r.pod.is_empty());
@@ -279,64 +302,55 @@ pub(super) fn reject_admitted(
     state: &mut NodeState,
     cx: &mut Context,
     uid: &PodUid,
-    refusal: admission::AdmissionRejection,
+    refusal: AdmissionRejection,
 ) {
     cx.record(state, uid, ApiEvent::warning(&refusal.reason, refusal.message.clone()));
     cx.log(LogLevel::Warn, Some(uid), format!("pod was rejected: {}: {}", refusal.reason, refusal.message));
-    if let Some(entry) = state.pods.get_mut(uid) {
-        entry.rejection = Some((refusal.reason, refusal.message));
-    }
-    state.update_node_requests(uid);
-    terminate(state, cx, uid, TerminationCause::Rejected, MINIMUM_GRACE_SECS);
+    let AdmissionRejection { reason, message } = refusal;
+    let rejected = EndReason::Rejected(FailureReason { reason, message });
+    terminate(state, cx, uid, rejected, MINIMUM_GRACE_SECS);
 }
 
 fn updated(state: &mut NodeState, cx: &mut Context, view: PodView) {
     let uid = view.uid.clone();
     let Some(entry) = state.pods.get_mut(&uid) else { return added(state, cx, view) };
-    if let Some(why) = &entry.set_aside {
-        if why.definition != definition_hash(&view.pod) {
-            return set_aside::resume_pod(state, cx, &uid, view);
+    if let Some(why) = entry.standing().set_aside_record() {
+        if why.definition != state.delivered_definition(&view) {
+            return resume_pod(state, cx, &uid, view);
         }
-        entry.view = view;
+        let view = with_allocated(state, view);
+        state.pods.redefine(&uid, view, None);
         return cx.touch(&uid);
     }
-    if entry.recreate_as.is_some() {
+    if entry.standing().recreate_as().is_some() {
         // The pod that terminates keeps its old definition. The change is to the pod that follows it.
-        entry.recreate_as = Some(view);
+        state.pods.recreate_from(&uid, view);
         return;
     }
     let deleting = view.is_deleting();
-    let Allocated { view, pending } = allocation::keep_allocated(view, &entry.view);
-    let view = runtime_class::with_overhead(view, &state.runtime_classes);
-    for (_, container) in view.all_containers() {
-        let old = entry.view.container(&container.name).and_then(|(_, c)| c.image.clone());
+    let allocated = allocation::keep_allocated(view, entry.view());
+    for (_, container) in allocated.view.all_containers() {
+        let old = entry.view().container(&container.name).and_then(|(_, c)| c.image.clone());
         if old != container.image {
             entry.ledger.image_states.remove(&container.name);
             entry.ledger.retry_at.remove(&container.name);
         }
     }
-    set_view(entry, view);
-    set_pending_resize(state, cx, &uid, pending);
-    state.update_node_requests(&uid);
+    redefine(state, cx, &uid, allocated);
     if deleting {
         let grace = deletion_grace(state, &uid);
-        terminate(state, cx, &uid, TerminationCause::Deleted, grace);
+        terminate(state, cx, &uid, EndReason::Deleted, grace);
     }
     cx.touch(&uid);
 }
 
 fn removed(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
-    if let Some(entry) = state.pods.get(uid).filter(|entry| entry.set_aside.is_some()) {
-        let view = entry.view.clone();
-        set_aside::resume_pod(state, cx, uid, view);
+    if let Some(entry) = state.pods.get(uid).filter(|entry| entry.standing().is_set_aside()) {
+        let view = entry.view().clone();
+        resume_pod(state, cx, uid, view);
     }
-    let Some(entry) = state.pods.get_mut(uid) else { return };
-    entry.removed = true;
-    entry.recreate_as = None;
-    state.update_node_requests(uid);
     let grace = deletion_grace(state, uid);
-    terminate(state, cx, uid, TerminationCause::Removed, grace);
-    cx.touch(uid);
+    terminate(state, cx, uid, EndReason::Removed, grace);
 }
 
 /// Evicts the pod: it fails with this reason, whatever the exit codes of its containers. Of several reasons the first
@@ -345,19 +359,17 @@ pub(super) fn evict(
     state: &mut NodeState,
     cx: &mut Context,
     uid: &PodUid,
-    because: (String, String),
+    because: FailureReason,
     grace_secs: Option<i64>,
 ) {
-    let Some(entry) = state.pods.get_mut(uid).filter(|e| !e.lifecycle.is_terminated()) else { return };
-    entry.eviction.get_or_insert(because);
     let grace = grace_secs.map(|secs| secs.max(MINIMUM_GRACE_SECS));
     let grace = grace.unwrap_or_else(|| deletion_grace(state, uid));
-    terminate(state, cx, uid, TerminationCause::Evicted, grace);
+    terminate(state, cx, uid, EndReason::Evicted(because), grace);
 }
 
 fn deletion_grace(state: &NodeState, uid: &PodUid) -> i64 {
     let Some(entry) = state.pods.get(uid) else { return MINIMUM_GRACE_SECS };
-    grace_secs(entry.view.pod.metadata.deletion_grace_period_seconds, entry.view.spec_grace())
+    grace_secs(entry.view().pod.metadata.deletion_grace_period_seconds, entry.view().spec_grace())
 }
 
 /// Terminates a pod. A later request can only shorten the grace period.
@@ -365,18 +377,19 @@ pub(super) fn terminate(
     state: &mut NodeState,
     cx: &mut Context,
     uid: &PodUid,
-    cause: TerminationCause,
+    reason: EndReason,
     grace_secs: i64,
 ) {
-    let Some(entry) = state.pods.get_mut(uid).filter(|entry| entry.set_aside.is_none()) else { return };
-    let interrupt = match &mut entry.lifecycle {
-        Lifecycle::Syncing => {
-            entry.lifecycle = Lifecycle::Terminating(Termination { since: cx.now.mono, grace_secs, cause });
+    let ended = state.pods.end(uid, reason, grace_secs, cx.now.mono);
+    let Some(entry) = state.pods.get_mut(uid) else { return };
+    let interrupt = match ended {
+        EndRequest::Refused => return,
+        EndRequest::Began => {
             entry.ledger.pod_retry = None;
             true
         }
-        Lifecycle::Terminating(termination) => termination.shorten(grace_secs, cx.now.mono),
-        Lifecycle::Terminated | Lifecycle::Finished => false,
+        EndRequest::Shortened => true,
+        EndRequest::Unchanged => false,
     };
     if interrupt && let Some(plan) = entry.plan.as_mut().filter(|p| !p.cancelled) {
         plan.cancelled = true;
@@ -397,6 +410,7 @@ pub(super) fn terminate_orphans(state: &mut NodeState, cx: &mut Context, at: Mon
     let taken = state.take_unclaimed();
     // Pods whose objects can't be decoded stay unclaimed, and so do their pending confirmations.
     state.unclaimed_guards.retain(|uid, _| state.unclaimed.contains_key(uid));
+    let mut retries = std::mem::take(&mut state.unclaimed_status_retries);
     for (uid, pod) in taken {
         state.pod_in_step = Some(uid.clone());
         let grace = pod.containers.iter().filter_map(|c| c.pod_grace).max().unwrap_or(MINIMUM_GRACE_SECS);
@@ -412,13 +426,12 @@ pub(super) fn terminate_orphans(state: &mut NodeState, cx: &mut Context, at: Mon
         let view = PodView::new(Arc::new(spec), Source::File);
         if let Some(why) = set_aside::find_record(state, &view) {
             state.unclaimed.insert(uid, pod);
+            let view = with_allocated(state, view);
             set_aside::create(state, cx, view, why, true);
             continue;
         }
-        let mut entry = PodEntry::new(view);
-        entry.orphan = true;
+        let mut entry = PodEntry::orphan(view, grace.max(MINIMUM_GRACE_SECS), cx.now.mono);
         state.counters.orphans += 1;
-        entry.removed = true;
         for id in
             pod.containers.iter().map(|c| c.id.as_str()).chain(pod.sandboxes.iter().map(|s| s.id.as_str()))
         {
@@ -426,9 +439,19 @@ pub(super) fn terminate_orphans(state: &mut NodeState, cx: &mut Context, at: Mon
         }
         state.name_queues.entry(pod.full_name.clone()).or_default().push_front(uid.clone());
         entry.observed = Some(PodObservation { at, pod });
-        state.pods.insert(uid.clone(), entry);
-        state.update_node_requests(&uid);
-        terminate(state, cx, &uid, TerminationCause::Orphan, grace.max(MINIMUM_GRACE_SECS));
+        entry.status_retry = retries.remove(&uid);
+        state.pods.insert(entry);
+        cx.touch(&uid);
+    }
+    retries.retain(|uid, _| state.unclaimed.contains_key(uid));
+    state.unclaimed_status_retries = retries;
+    state.pod_in_step = None;
+}
+
+/// After undecodable pods went: what runs of them is an orphan now.
+fn terminate_orphans_again(state: &mut NodeState, cx: &mut Context) {
+    if let Some(at) = state.full_observation.last {
+        terminate_orphans(state, cx, at);
     }
 }
 
@@ -444,30 +467,35 @@ pub(super) fn put_running_pods_first(state: &mut NodeState) {
     }
 }
 
-/// Another pod of the same name that has to end first.
-pub(super) fn name_holder(state: &NodeState, uid: &PodUid) -> Option<String> {
-    let entry = state.pods.get(uid)?;
-    if !entry.view.source.is_static() {
-        return None;
-    }
-    let line = state.name_queues.get(&entry.view.full_name)?;
-    let before = line.iter().take_while(|other| *other != uid).filter_map(|other| state.pods.get(other));
-    let holder = before.into_iter().find(|other| !matches!(other.lifecycle, Lifecycle::Finished));
-    let unclaimed = state.unclaimed.values().find(|p| p.full_name == entry.view.full_name && p.uid != *uid);
-    holder
-        .map(|other| other.view.display_name())
-        .or_else(|| unclaimed.map(|p| format!("{}({})", p.full_name, p.uid)))
-}
-
 /// Touches the pods that wait for this name: an unclaimed pod that held it is gone.
 pub(super) fn wake_name_waiters(state: &NodeState, cx: &mut Context, name: &FullName) {
     cx.touched.extend(state.name_queues.get(name).into_iter().flatten().cloned());
 }
 
+/// The definition of a pod that was set aside changed, or its source removed it: from now on it is treated like any
+/// other pod.
+fn resume_pod(state: &mut NodeState, cx: &mut Context, uid: &PodUid, view: PodView) {
+    let Some(entry) = state.pods.get(uid) else { return };
+    let known = PriorObservation {
+        reading: entry.observed.clone(),
+        last_mutation: entry.last_mutation,
+        unread_since_mutation: entry.unread_since_mutation,
+        observation_request: entry.observation_request,
+    };
+    cx.log(LogLevel::Info, Some(uid), "pod is no longer set aside: its definition changed");
+    state.set_aside.remove(uid);
+    forget(state, cx, uid);
+    create(state, cx, view, Some(known));
+}
+
+/// The definition with what is allocated to the pod, as far as that can be computed.
+fn with_allocated(state: &NodeState, view: PodView) -> PodView {
+    unless_it_panics(|| restore_allocated(state, view.clone()).view).unwrap_or(view)
+}
+
 /// Removes the entry, and touches the pods that waited for its name.
 pub(super) fn forget(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
     let Some(entry) = state.pods.remove(uid) else { return };
-    state.update_node_requests(uid);
     state.forgotten_at.insert(uid.clone(), cx.now.mono);
     state.confirmations.remove(uid);
     if let Some(reading) = &entry.observed {
@@ -479,6 +507,7 @@ pub(super) fn forget(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
         }
     }
     state.images.remove_pod(uid);
+    super::log_rotation::pod_gone(state, cx, uid);
     super::objects::release(state, cx, uid);
     if entry.timer.is_some() {
         cx.timer(crate::TimerKey::PodWakeUp(uid.clone()), None);
@@ -489,12 +518,11 @@ pub(super) fn forget(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
     if entry.disk_usage_watched {
         cx.timer(crate::TimerKey::MeasureDisk(uid.clone()), None);
     }
-    if entry.view.source.is_static() {
-        cx.mirrors.insert(entry.view.full_name.clone());
+    if entry.view().source.is_static() {
+        cx.mirrors.insert(entry.view().full_name.clone());
     }
-    release_name(state, cx, &entry.view, true);
+    release_name(state, cx, entry.view(), true);
     cx.emit(Effect::ForgetPod { uid: uid.clone() });
-    write_node_cgroups(state, cx);
 }
 
 /// Touches the other pods of this name: one of them may run now.
@@ -509,20 +537,4 @@ pub(super) fn release_name(state: &mut NodeState, cx: &mut Context, view: &PodVi
     if line.is_empty() {
         state.name_queues.remove(&view.full_name);
     }
-}
-
-/// Updates the cgroups above pods when their values changed.
-pub(super) fn write_node_cgroups(state: &mut NodeState, cx: &mut Context) {
-    // Before the first answer of the runtime its cgroup driver is not known, and so neither are the cgroup names.
-    if !state.config.cgroups_per_qos || !state.runtime.ever_ready {
-        return;
-    }
-    let milli = state.node_requests.burstable_milli_cpu();
-    if state.written_burstable_milli_cpu == Some(milli) {
-        return;
-    }
-    state.written_burstable_milli_cpu = Some(milli);
-    let specs =
-        cgroups::node_cgroup_specs(&state.config, &state.facts, i64::try_from(milli).unwrap_or(i64::MAX));
-    cx.emit(Effect::EnsureCgroups { specs });
 }

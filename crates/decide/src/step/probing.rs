@@ -9,12 +9,12 @@ use model::{ContainerId, PodUid};
 use super::Context;
 use crate::effect::{Effect, TimerKey};
 use crate::probes::{self, ATTEMPTS, DueProbe, ProbeInputs};
-use crate::state::{NodeState, PodEntry};
+use crate::state::NodeState;
 
 /// Runs before the status is derived, because the status shows the probe results of the observed instances.
 pub(super) fn update_probe_workers(state: &mut NodeState, cx: &Context, uid: &PodUid) {
     let Some(entry) = state.pods.get_mut(uid) else { return };
-    if entry.orphan || entry.rejection.is_some() || entry.probes.is_idle() {
+    if entry.standing().is_orphan() || entry.standing().rejection().is_some() || entry.probes.is_idle() {
         return;
     }
     if let Some(record) = state.probe_records.remove(uid) {
@@ -27,17 +27,18 @@ pub(super) fn update_probe_workers(state: &mut NodeState, cx: &Context, uid: &Po
         // known.
         return;
     }
-    let PodEntry { probes, view, observed, lifecycle, status, .. } = entry;
+    let (lifecycle, mut probes) = (entry.lifecycle().clone(), std::mem::take(&mut entry.probes));
     let around = ProbeInputs {
-        pod: view,
-        observed: observed.as_ref().map(|reading| &*reading.pod),
-        lifecycle,
-        status: status.as_deref().or(view.pod.status.as_ref()),
+        pod: entry.view(),
+        observed: entry.observed.as_ref().map(|reading| &*reading.pod),
+        lifecycle: &lifecycle,
+        status: entry.status.as_deref().or(entry.view().pod.status.as_ref()),
         runtime_name: &state.runtime.name,
         agent_started: state.started,
         now: cx.now,
     };
-    probes::update_workers(probes, &around);
+    probes::update_workers(&mut probes, &around);
+    entry.probes = probes;
 }
 
 /// After a pod was settled. `before`: its status until then.
@@ -59,7 +60,7 @@ pub(super) fn settled(
 /// Stores the probe record if it changed.
 fn store_probe_record(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
     let Some(entry) = state.pods.get_mut(uid) else { return };
-    if entry.orphan || entry.lifecycle.is_terminated() {
+    if entry.standing().is_orphan() || entry.lifecycle().is_terminated() {
         return;
     }
     let record = entry.probes.record(&entry.ledger.must_restart);
@@ -76,7 +77,8 @@ pub(super) fn start_due_probes(state: &mut NodeState, cx: &mut Context, uid: &Po
         return;
     }
     let pod_ip = entry.status.as_ref().and_then(|s| s.pod_ip.clone()).unwrap_or_default();
-    let (due, wake) = probes::schedule(&mut entry.probes, &entry.view, &pod_ip, cx.now.mono, news);
+    let (view, workers) = entry.view_and_probes();
+    let (due, wake) = probes::schedule(workers, view, &pod_ip, cx.now.mono, news);
     if entry.probes.timer != wake {
         entry.probes.timer = wake;
         cx.timer(TimerKey::Probe(uid.clone()), wake);
@@ -110,9 +112,8 @@ pub(super) fn probe_done(
     outcome: &ProbeOutcome,
 ) {
     let Some(entry) = state.pods.get_mut(uid) else { return };
-    let Some(answer) = probes::record_outcome(&mut entry.probes, &entry.view, probe, id, outcome) else {
-        return;
-    };
+    let (view, workers) = entry.view_and_probes();
+    let Some(answer) = probes::record_outcome(workers, view, probe, id, outcome) else { return };
     if let Some(event) = answer.event {
         cx.record(state, uid, event);
     }

@@ -12,15 +12,17 @@ use model::credentials::CredentialPlugin;
 use model::observed::ObservedPod;
 use model::pod::PodView;
 
-use super::{Context, settle};
+use super::Context;
+use super::plan_inputs::plan_inputs;
+use super::sandbox_placement::choose_placement;
 use crate::credentials::plugin::matches_image;
-use crate::credentials::{credentials_fingerprint, pull_secret_candidates, repository};
-use crate::effect::{PullContext, PullingPod};
-use crate::hash::fnv1a_64;
-use crate::images::{PullKey, PullRequest, split_key};
+use crate::credentials::{credentials_fingerprint, repository};
+use crate::image_pull::{PullContext, PullKey, PullingPod};
+use crate::images::{PullRequest, split_key};
+use crate::objects::pull_secret_candidates;
 use crate::plan::pull_sandbox_config;
-use crate::sandbox_placement;
 use crate::state::NodeState;
+use model::hash::fnv1a_64;
 
 /// Prefix of the agent's own annotations about the source of a pod. They differ between all pods and don't affect a
 /// pull.
@@ -35,15 +37,15 @@ pub(super) fn request(state: &NodeState, uid: &PodUid, image: &str) -> PullReque
     let own = state
         .objects
         .as_ref()
-        .map(|desk| pull_secret_candidates(desk, &entry.view, image))
+        .map(|desk| pull_secret_candidates(desk, entry.view(), image))
         .unwrap_or_default();
-    let has_account = !service_account(&entry.view).is_empty();
+    let has_account = !service_account(entry.view()).is_empty();
     let asked = asked_plugins(state, image, has_account);
     let takes_token = has_account && asked.iter().any(|plugin| plugin.token.is_some());
     let key = PullKey {
         image: image.to_owned(),
         access: credentials_fingerprint(&own),
-        requester: requester_id(&entry.view, takes_token),
+        requester: requester_id(entry.view(), takes_token),
     };
     PullRequest { key, pod_credentials: own, asks_plugins: !asked.is_empty() }
 }
@@ -60,7 +62,7 @@ fn asked_plugins<'a>(state: &'a NodeState, image: &str, has_account: bool) -> Ve
 /// Whether a plugin may have credentials for the image that belong to the pod's service account.
 pub(super) fn service_account_may_have_credentials(state: &NodeState, uid: &PodUid, image: &str) -> bool {
     let Some(entry) = state.pods.get(uid) else { return false };
-    !service_account(&entry.view).is_empty()
+    !service_account(entry.view()).is_empty()
         && asked_plugins(state, image, true).iter().any(|plugin| plugin.token.is_some())
 }
 
@@ -82,7 +84,7 @@ fn service_account(pod: &PodView) -> &str {
 }
 
 pub(super) fn pulling_pod(state: &NodeState, uid: &PodUid) -> PullingPod {
-    let view = state.pods.get(uid).map(|entry| &entry.view);
+    let view = state.pods.get(uid).map(|entry| entry.view());
     PullingPod {
         namespace: view.map(|view| view.namespace().to_owned()).unwrap_or_default(),
         name: view.map(|view| view.name().to_owned()).unwrap_or_default(),
@@ -95,13 +97,13 @@ pub(super) fn pulling_pod(state: &NodeState, uid: &PodUid) -> PullingPod {
 /// why.
 pub(super) fn pull_context(state: &mut NodeState, cx: &Context, uid: &PodUid) -> PullContext {
     let Some(entry) = state.pods.get(uid) else { return PullContext::default() };
-    let view = entry.view.clone();
+    let view = entry.view().clone();
     let annotations = view.pod.metadata.annotations.clone().unwrap_or_default();
     let observed = match &entry.observed {
         Some(reading) => reading.pod.clone(),
         None => Arc::new(ObservedPod::empty(view.uid.clone(), view.full_name.clone())),
     };
-    let place = sandbox_placement::choose_placement(state, &view, &observed);
-    let inputs = settle::plan_inputs(state, uid, &observed, place, cx.now);
+    let place = choose_placement(state, &view, &observed);
+    let inputs = plan_inputs(state, uid, &observed, place, cx.now);
     PullContext { annotations, sandbox: inputs.and_then(|inputs| pull_sandbox_config(&inputs)) }
 }

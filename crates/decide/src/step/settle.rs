@@ -1,5 +1,6 @@
 //! Bringing one touched pod up to date: lifecycle as far as it goes, status, then a plan.
 
+use model::{PodPhase, PodReason};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -7,27 +8,30 @@ use model::k8s::PodStatus;
 use model::observed::{ContainerState, ObservedPod};
 use model::pod::{ContainerKind, PodView};
 use model::why::{Cause, Why};
-use model::{ApiEvent, Now, PodUid};
+use model::{ApiEvent, PodUid};
 
+use super::observation_requests::request_observation;
+use super::plan_inputs::plan_inputs;
 use super::pods::PriorObservation;
-use super::{
-    Context, api, disk_limits, images, missing_status, objects, observe, pods, probing, set_aside, volumes,
-};
+use super::retry::{pod_step_failed, set_why};
+use super::sandbox_placement::choose_placement;
+use super::{Context, api, disk_limits, images, missing_status, objects, pods, probing, set_aside, volumes};
+use crate::action::Epoch;
 use crate::admission::AdmissionRejection;
-use crate::effect::{Effect, Epoch, TimerKey};
-use crate::ledger::{PodRetry, VolumeSize};
-use crate::lifecycle::{Lifecycle, TerminationCause};
-use crate::plan::{PlanInputs, PlanNote, PodPlan, plan_pod};
+use crate::effect::{Effect, TimerKey};
+use crate::ledger::VolumeSize;
+use crate::lifecycle::Lifecycle;
+use crate::plan::{PlanNote, PodPlan, plan_pod};
 use crate::sandbox::sandbox_change;
-use crate::sandbox_placement::{self, SandboxPlacement, SandboxPlacementError};
-use crate::state::{NodeState, PodEntry, RunningPlan, WhySince};
+use crate::sandbox_placement::{self, SandboxPlacement};
+use crate::state::{EndReason, FailureReason, NodeState, PodEntry, RunningPlan, WhySince};
 use crate::status::{self, StatusCheck};
 
 /// Keys of Events that hold now are few; older ones are of no use.
 const ANNOUNCEMENTS_KEPT: usize = 64;
 
 pub(super) fn settle(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
-    if state.pods.get(uid).is_some_and(|entry| entry.set_aside.is_some()) {
+    if state.pods.get(uid).is_some_and(|entry| entry.standing().is_set_aside()) {
         return set_aside::report_set_aside(state, cx, uid);
     }
     let before = state.pods.get(uid).and_then(|e| e.status.clone());
@@ -55,14 +59,14 @@ pub(super) fn settle(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
 /// Makes one transition of the lifecycle, if one is due. `false`: the lifecycle is unchanged, or the pod is forgotten.
 fn advance_lifecycle(state: &mut NodeState, cx: &mut Context, uid: &PodUid) -> bool {
     let Some(entry) = state.pods.get_mut(uid) else { return false };
-    match &entry.lifecycle {
+    match entry.lifecycle() {
         Lifecycle::Syncing => {
-            let phase = entry.status.as_ref().and_then(|s| s.phase.as_deref());
-            let ended = matches!(phase, Some("Succeeded" | "Failed"));
+            let phase = entry.status.as_deref().and_then(PodPhase::of);
+            let ended = phase.is_some_and(PodPhase::is_terminal);
             if ended {
-                let grace = entry.view.spec_grace().max(1);
+                let grace = entry.view().spec_grace().max(1);
                 announce_deadline(state, cx, uid);
-                pods::terminate(state, cx, uid, TerminationCause::Completed, grace);
+                pods::terminate(state, cx, uid, EndReason::Completed, grace);
             }
             ended
         }
@@ -73,20 +77,18 @@ fn advance_lifecycle(state: &mut NodeState, cx: &mut Context, uid: &PodUid) -> b
                     !o.anything_running() && o.sandboxes.iter().all(|s| stopped.contains(&s.id))
                 });
             if quiet {
-                entry.lifecycle = Lifecycle::Terminated;
                 entry.publication.dirty = true;
                 entry.ledger.pod_retry = None;
-                state.update_node_requests(uid);
+                state.pods.containers_stopped(uid);
             }
             quiet
         }
         Lifecycle::Terminated => {
             let released = entry.ledger.volumes_and_cgroup_released && entry.plan.is_none();
             if released {
-                entry.lifecycle = Lifecycle::Finished;
-                let view = entry.view.clone();
+                let view = entry.view().clone();
+                state.pods.released(uid);
                 pods::release_name(state, cx, &view, false);
-                pods::write_node_cgroups(state, cx);
             }
             released
         }
@@ -97,9 +99,9 @@ fn advance_lifecycle(state: &mut NodeState, cx: &mut Context, uid: &PodUid) -> b
 /// Records the DeadlineExceeded Event, unless the pod's API status shows that an earlier agent has done so.
 fn announce_deadline(state: &NodeState, cx: &mut Context, uid: &PodUid) {
     let Some(entry) = state.pods.get(uid) else { return };
-    let over = |status: &PodStatus| status.reason.as_deref() == Some(status::DEADLINE_EXCEEDED_REASON);
-    if entry.status.as_deref().is_some_and(over) && !entry.view.pod.status.as_ref().is_some_and(over) {
-        let event = ApiEvent::normal(status::DEADLINE_EXCEEDED_REASON, status::DEADLINE_EXCEEDED_MESSAGE);
+    let over = |status: &PodStatus| PodReason::of(status) == Some(PodReason::DeadlineExceeded);
+    if entry.status.as_deref().is_some_and(over) && !entry.view().pod.status.as_ref().is_some_and(over) {
+        let event = ApiEvent::normal(PodReason::DeadlineExceeded.as_str(), status::DEADLINE_EXCEEDED_MESSAGE);
         cx.record(state, uid, event);
     }
 }
@@ -111,12 +113,12 @@ fn finished(state: &mut NodeState, cx: &mut Context, uid: &PodUid) -> bool {
     if entry.plan.is_some() {
         return false;
     }
-    if entry.recreate_as.is_some() && entry.fresh_observation().is_none() {
+    if entry.standing().recreate_as().is_some() && entry.fresh_observation().is_none() {
         // The last observation may still show containers that were removed since. The new pod would take them for its
         // own.
         return false;
     }
-    if let Some(view) = entry.recreate_as.take() {
+    if let Some(view) = entry.standing().recreate_as().cloned() {
         let known = PriorObservation {
             reading: entry.observed.clone(),
             last_mutation: entry.last_mutation,
@@ -133,7 +135,7 @@ fn finished(state: &mut NodeState, cx: &mut Context, uid: &PodUid) -> bool {
     }
     let nothing_left =
         entry.fresh_observation().is_some_and(|o| o.is_empty()) && entry.ledger.directories_removed;
-    if entry.removed && nothing_left {
+    if entry.standing().is_removed() && nothing_left {
         state.user_ids.remove(uid);
         pods::forget(state, cx, uid);
     }
@@ -142,7 +144,7 @@ fn finished(state: &mut NodeState, cx: &mut Context, uid: &PodUid) -> bool {
 
 fn refresh_status(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
     let Some(entry) = state.pods.get(uid) else { return };
-    let Some(reading) = entry.observed.as_ref().filter(|_| !entry.orphan) else { return };
+    let Some(reading) = entry.observed.as_ref().filter(|_| !entry.standing().is_orphan()) else { return };
     if state.runtime.runtime_name_is_unknown() && !reading.pod.containers.is_empty() {
         // Container IDs in the status begin with the runtime name. Reported without it, each would look like another
         // container.
@@ -154,13 +156,13 @@ fn refresh_status(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
         // The last status stays until the statuses of all containers can be read.
         return;
     }
-    let qos = entry.qos;
+    let qos = entry.qos();
     let view = view_for_status(entry);
     let none = BTreeMap::new();
-    let must_restart = if entry.lifecycle.may_start() { &entry.ledger.must_restart } else { &none };
+    let must_restart = if entry.lifecycle().may_start() { &entry.ledger.must_restart } else { &none };
     let old = entry.status.clone().or_else(|| api::shown_status(state, entry));
-    let derived = match &entry.rejection {
-        Some((reason, message)) => status::rejected(&entry.view, qos, reason, message),
+    let derived = match entry.standing().rejection() {
+        Some(FailureReason { reason, message }) => status::rejected(entry.view(), qos, reason, message),
         None => {
             let inputs = status::StatusInputs {
                 pod: &view,
@@ -168,9 +170,9 @@ fn refresh_status(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
                 old: old.as_deref(),
                 failures: &entry.ledger.start_failures,
                 must_restart,
-                eviction: entry.eviction.as_ref().map(|(reason, message)| (&**reason, &**message)),
-                terminal: entry.lifecycle.is_terminated(),
-                probes: &entry.probes.reports(&entry.view),
+                eviction: entry.standing().eviction().map(|why| (&*why.reason, &*why.message)),
+                terminal: entry.lifecycle().is_terminated(),
+                probes: &entry.probes.reports(entry.view()),
                 runtime_name: &state.runtime.name,
                 recursive_read_only: recursive_read_only(state, &reading.pod),
                 stop_signals: state.config.feature(crate::stop_signals::GATE),
@@ -180,14 +182,14 @@ fn refresh_status(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
                 host_ips: &state.host_ips(),
                 primary_family: state.primary_family(),
                 qos,
-                resources: &entry.resources,
-                resize_pending: entry.pending_resize.is_some(),
+                resources: entry.resources(),
+                resize_pending: entry.pending_resize().is_some(),
                 now: cx.now,
                 agent_started: state.started,
             };
             let derived = status::derive(&inputs);
-            if matches!(entry.lifecycle, Lifecycle::Finished) {
-                status::keep_terminal_conditions(old.as_deref(), status::finish_status(&entry.view, derived))
+            if matches!(entry.lifecycle(), Lifecycle::Finished) {
+                status::keep_terminal_conditions(old.as_deref(), status::finish_status(entry.view(), derived))
             } else {
                 derived
             }
@@ -218,15 +220,15 @@ fn recursive_read_only(state: &NodeState, observed: &ObservedPod) -> bool {
 fn view_for_status(entry: &PodEntry) -> PodView {
     let forced = &entry.ledger.must_restart;
     if forced.is_empty() {
-        return entry.view.clone();
+        return entry.view().clone();
     }
-    let mut pod = model::k8s::Pod::clone(&entry.view.pod);
+    let mut pod = model::k8s::Pod::clone(&entry.view().pod);
     let containers = pod.spec.iter_mut().flat_map(|s| &mut s.containers);
     for container in containers.filter(|c| forced.contains_key(&c.name)) {
         container.restart_policy = Some("Always".into());
         container.restart_policy_rules = None;
     }
-    entry.view.with_pod(Arc::new(pod))
+    entry.view().with_pod(Arc::new(pod))
 }
 
 /// A container killed for a restart is restarted in the same sandbox. If the sandbox is gone, the entry is dropped and
@@ -234,7 +236,7 @@ fn view_for_status(entry: &PodEntry) -> PodView {
 fn abandon_lost_restarts(entry: &mut PodEntry) {
     let lost = |e: &PodEntry| {
         e.fresh_observation()
-            .is_some_and(|o| o.newest_sandbox().is_some() && sandbox_change(&e.view, o).needed)
+            .is_some_and(|o| o.newest_sandbox().is_some() && sandbox_change(e.view(), o).needed)
     };
     if !entry.ledger.must_restart.is_empty() && entry.plan.is_none() && lost(entry) {
         entry.ledger.must_restart.clear();
@@ -251,7 +253,7 @@ fn clear_completed_restarts(entry: &mut PodEntry) {
         return;
     };
     let counts = |c: &&model::observed::ObservedContainer| {
-        entry.view.container(&c.name).is_some_and(|(kind, _)| kind != ContainerKind::Ephemeral)
+        entry.view().container(&c.name).is_some_and(|(kind, _)| kind != ContainerKind::Ephemeral)
     };
     entry.ledger.restarting_all_containers &= reading.pod.containers.iter().any(|c| counts(&c));
     entry.ledger.must_restart.retain(|name, killed| {
@@ -297,9 +299,9 @@ fn plan(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
         missing_status::add_to_plan(&mut waits, entry, &observed, cx.now.mono);
         return apply_plan(state, cx, uid, waits);
     }
-    let view = entry.view.clone();
-    let place = match entry.lifecycle.may_start() {
-        true => sandbox_placement::choose_placement(state, &view, &observed),
+    let view = entry.view().clone();
+    let place = match entry.lifecycle().may_start() {
+        true => choose_placement(state, &view, &observed),
         false => Ok(SandboxPlacement::default()),
     };
     let Some(inputs) = plan_inputs(state, uid, &observed, place, cx.now) else { return };
@@ -307,28 +309,6 @@ fn plan(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
     let Some(entry) = state.pods.get(uid) else { return };
     missing_status::add_to_plan(&mut made, entry, &observed, cx.now.mono);
     apply_plan(state, cx, uid, made);
-}
-
-pub(super) fn plan_inputs<'a>(
-    state: &'a NodeState,
-    uid: &PodUid,
-    observed: &'a ObservedPod,
-    place: Result<SandboxPlacement, SandboxPlacementError>,
-    now: Now,
-) -> Option<PlanInputs<'a>> {
-    Some(PlanInputs {
-        config: &state.config,
-        facts: &state.facts,
-        runtime: &state.runtime,
-        entry: state.pods.get(uid)?,
-        observed,
-        name_holder: pods::name_holder(state, uid),
-        primary_family: state.primary_family(),
-        placement: place,
-        cluster: state.objects.as_ref(),
-        node: state.node.as_deref(),
-        now,
-    })
 }
 
 /// Why a pod without a fresh observation waits: for the observation, or for the runtime if that is not ready.
@@ -347,7 +327,7 @@ fn ensure_observation(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
         .get(uid)
         .is_some_and(|e| !e.observation_request.in_flight && e.observation_request.wanted.is_none())
     {
-        observe::request_observation(state, cx, uid);
+        request_observation(state, cx, uid);
     }
 }
 
@@ -393,8 +373,8 @@ fn apply_plan(state: &mut NodeState, cx: &mut Context, uid: &PodUid, made: PodPl
 
 /// When the pod exceeds activeDeadlineSeconds. No observation shows this, so it needs a timer.
 fn deadline(state: &NodeState, cx: &Context, uid: &PodUid) -> Option<model::Mono> {
-    let entry = state.pods.get(uid).filter(|e| e.lifecycle.may_start())?;
-    status::deadline(&entry.view, entry.status.as_deref()).map(|at| cx.now.mono_at(at))
+    let entry = state.pods.get(uid).filter(|e| e.lifecycle().may_start())?;
+    status::deadline(entry.view(), entry.status.as_deref()).map(|at| cx.now.mono_at(at))
 }
 
 /// Records a note of a plan. Returns whether the pod's status may differ now.
@@ -443,56 +423,10 @@ fn apply_note(state: &mut NodeState, cx: &mut Context, uid: &PodUid, note: PlanN
     }
 }
 
-/// Records that a step of the whole pod failed. Returns when it is retried.
-pub(super) fn pod_step_failed(
-    state: &mut NodeState,
-    cx: &mut Context,
-    uid: &PodUid,
-    step: &'static str,
-    message: String,
-    event: model::ApiEvent,
-) -> model::Mono {
-    cx.record(state, uid, event);
-    retry_step(state, cx, uid, step, message)
-}
-
-/// The same without an Event about the pod.
-pub(super) fn retry_step(
-    state: &mut NodeState,
-    cx: &Context,
-    uid: &PodUid,
-    step: &'static str,
-    message: String,
-) -> model::Mono {
-    let Some(entry) = state.pods.get_mut(uid) else { return cx.now.mono };
-    let attempts = entry.ledger.pod_retry.as_ref().map_or(0, |r| r.attempts) + 1;
-    let wait = match entry.lifecycle {
-        // The end of a pod is retried sooner than its start.
-        Lifecycle::Syncing => crate::plan::RETRY,
-        _ => std::time::Duration::from_secs(1 << attempts.min(4).saturating_sub(1)).min(crate::plan::RETRY),
-    };
-    let at = cx.now.mono.plus(wait);
-    entry.ledger.pod_retry = Some(PodRetry { step, message, at, attempts });
-    at
-}
-
 fn set_timer(state: &mut NodeState, cx: &mut Context, uid: &PodUid, at: Option<model::Mono>) {
     let Some(entry) = state.pods.get_mut(uid) else { return };
     if entry.timer != at {
         entry.timer = at;
         cx.timer(TimerKey::PodWakeUp(uid.clone()), at);
     }
-}
-
-/// Replaces the pod's reasons. A reason that already held keeps its `since`.
-pub(super) fn set_why(state: &mut NodeState, cx: &Context, uid: &PodUid, why: Vec<Why>) {
-    let Some(entry) = state.pods.get_mut(uid) else { return };
-    let old = std::mem::take(&mut entry.why);
-    entry.why = why
-        .into_iter()
-        .map(|why| {
-            let held = old.iter().find(|o| o.why.container == why.container && o.why.cause == why.cause);
-            WhySince { since: held.map_or(cx.now.wall, |o| o.since), why }
-        })
-        .collect();
 }

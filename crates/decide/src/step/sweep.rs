@@ -29,8 +29,10 @@ pub(super) fn list_pod_artifacts(state: &mut NodeState, cx: &mut Context) {
 }
 
 pub(super) fn leftovers(state: &mut NodeState, cx: &mut Context, seen: PodArtifacts) {
-    // With the directory goes the record of its ids: nobody can take them for used any more.
-    state.user_ids.retain(|uid, _| state.pods.contains_key(uid) || seen.pod_dirs.contains(uid));
+    // The ids of a pod are free when its directory is gone. Of a directory that could not be listed nobody knows that.
+    if seen.pod_dirs_complete {
+        state.user_ids.retain(|uid, _| state.pods.contains_key(uid) || seen.pod_dirs.contains(uid));
+    }
     let unknown = |uid: &PodUid| {
         !state.pods.contains_key(uid) && !state.unclaimed.contains_key(uid) && !state.is_unreadable(uid)
     };
@@ -43,7 +45,7 @@ pub(super) fn leftovers(state: &mut NodeState, cx: &mut Context, seen: PodArtifa
             .into_iter()
             .filter(|n| of_unknown(n.rsplit_once('_').map(|(_, uid)| uid)))
             .collect(),
-        links: seen.dead_links,
+        links: seen.dead_links.into_iter().filter(|name| !state.logs.has_link(name)).collect(),
         cgroups: seen
             .pod_cgroups
             .into_iter()
@@ -54,7 +56,8 @@ pub(super) fn leftovers(state: &mut NodeState, cx: &mut Context, seen: PodArtifa
         return swept(state, cx, Vec::new());
     }
     // None of these may come to life while their remains are removed.
-    state.pods_being_swept = sweep.pod_dirs.iter().cloned().collect();
+    state.pod_dirs_being_swept = sweep.pod_dirs.iter().cloned().collect();
+    state.pods_being_swept = state.pod_dirs_being_swept.clone();
     let of_logs = sweep.log_dirs.iter().filter_map(|n| n.rsplit_once('_')).map(|(_, uid)| PodUid::from(uid));
     state.pods_being_swept.extend(of_logs.collect::<Vec<_>>());
     let of_cgroups = sweep.cgroups.iter().map(last_part);
@@ -66,8 +69,9 @@ pub(super) fn leftovers(state: &mut NodeState, cx: &mut Context, seen: PodArtifa
 
 pub(super) fn swept(state: &mut NodeState, cx: &mut Context, problems: Vec<String>) {
     state.sweep_running = false;
+    let swept = std::mem::take(&mut state.pod_dirs_being_swept);
     if problems.is_empty() {
-        let (pods, swept) = (&state.pods, &state.pods_being_swept);
+        let pods = &state.pods;
         state.user_ids.retain(|uid, _| pods.contains_key(uid) || !swept.contains(uid));
     }
     for uid in std::mem::take(&mut state.pods_being_swept) {

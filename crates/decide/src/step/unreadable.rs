@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use model::pod::{Source, UnreadablePod};
 use model::{ApiEvent, PodUid};
 
-use super::{Context, pods};
+use super::Context;
 use crate::effect::{Effect, LogLevel};
 use crate::state::NodeState;
 
@@ -51,7 +51,7 @@ pub(super) fn replace_unreadable_set(state: &mut NodeState, cx: &mut Context, so
 fn store_unreadable_pod(state: &mut NodeState, cx: &mut Context, source: Source, pod: UnreadablePod) {
     let set = state.sources.entry(source).or_default();
     let meanwhile = match set.pods.contains_key(&pod.uid) {
-        true => "it goes on as it was known before",
+        true => "its last readable version stays in effect",
         false => "nothing is done for it or to it",
     };
     let UnreadablePod { uid, full_name, problem } = pod.clone();
@@ -64,13 +64,6 @@ fn store_unreadable_pod(state: &mut NodeState, cx: &mut Context, source: Source,
 /// A pod can be read again, or its object is gone.
 pub(super) fn remove_unreadable_pod(state: &mut NodeState, source: Source, uid: &PodUid) -> bool {
     state.sources.entry(source).or_default().unreadable.remove(uid).is_some()
-}
-
-/// After such pods went: what runs of them is an orphan now.
-pub(super) fn terminate_orphans_again(state: &mut NodeState, cx: &mut Context) {
-    if let Some(at) = state.full_observation.last {
-        pods::terminate_orphans(state, cx, at);
-    }
 }
 
 impl NodeState {

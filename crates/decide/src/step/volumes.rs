@@ -9,7 +9,8 @@ use model::volume::{MountStage, VolumeKind, VolumeNotice, VolumeSetup};
 use model::{ApiEvent, PodUid};
 
 use super::{Context, outcome};
-use crate::effect::{Action, Effect};
+use crate::action::Action;
+use crate::effect::Effect;
 use crate::state::{NodeState, PodEntry};
 use crate::volumes::{self, VolumeInputs};
 
@@ -28,12 +29,12 @@ pub(super) fn inputs_of<'a>(state: &'a NodeState, pod: &'a PodView, cx: &Context
 /// Updates files of a pod whose plan is running. If new content can't be read, the old files stay and the next plan
 /// reports it.
 pub(super) fn update_files_during_plan(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
-    let Some(entry) = state.pods.get(uid).filter(|entry| entry.lifecycle.may_start()) else { return };
+    let Some(entry) = state.pods.get(uid).filter(|entry| entry.lifecycle().may_start()) else { return };
     if entry.ledger.written_file_versions.is_empty() {
         return;
     }
     let found =
-        volumes::content_updates(&inputs_of(state, &entry.view, cx), &entry.ledger.written_file_versions);
+        volumes::content_updates(&inputs_of(state, entry.view(), cx), &entry.ledger.written_file_versions);
     let due: Vec<_> = found.ready.into_iter().filter(|setup| may_update_files(entry, setup, cx)).collect();
     let Some(entry) = state.pods.get_mut(uid) else { return };
     for volume in due {

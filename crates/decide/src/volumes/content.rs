@@ -20,17 +20,19 @@ use model::node::{HostFacts, NodeConfig};
 use model::pod::PodView;
 use model::pod_certificate::CertificateSource;
 use model::volume::{ContentBacking, ContentFile, ContentVolume, VolumeKind, VolumeSetup};
+use model::volume_source::ProjectedSource;
 use model::why::Cause;
 
 use super::paths::{checked_path, mount_points};
-use super::{VolumeNotReady, host_path, memory_size};
+use super::{VolumeNotReady, memory_size};
 use crate::credentials::aggregate;
-use crate::hash::fnv1a_64;
 use crate::objects::{
     CERTIFICATES_GATE, KnownCertificate, ObjectCache, ObjectLookup, TokenLookup, token_request_of_projection,
     waits_for,
 };
+use crate::pod_volumes::host_path;
 use crate::render::{ContainerRef, RenderContext, RenderError, fields};
+use model::hash::fnv1a_64;
 
 pub use trust_bundle_file::GATE as TRUST_GATE;
 
@@ -53,18 +55,24 @@ const DEFAULT_MODE: i32 = 0o644;
 /// bits.
 const OWNED_MODE: u32 = 0o600;
 
-pub(super) fn is_content(kind: &str) -> bool {
-    matches!(kind, "configMap" | "secret" | "downwardAPI" | "projected")
+/// The source of a volume whose files the agent writes.
+#[derive(Clone, Copy)]
+pub(super) enum ContentSource<'a> {
+    ConfigMap(&'a k8s::ConfigMapVolumeSource),
+    Secret(&'a k8s::SecretVolumeSource),
+    DownwardApi(&'a k8s::DownwardAPIVolumeSource),
+    Projected(&'a k8s::ProjectedVolumeSource),
 }
 
 /// The set-up of one volume. `Ok(None)`: its files already have the version `known`.
 pub(super) fn setup(
     inputs: &VolumeInputs<'_>,
     volume: &k8s::Volume,
+    source: ContentSource<'_>,
     known: Option<u64>,
 ) -> Result<Option<VolumeSetup>, VolumeNotReady> {
     let refused = |message: String| VolumeNotReady::SetUpRefused { volume: volume.name.clone(), message };
-    let gathered = gather(inputs, volume).map_err(refused)?;
+    let gathered = gather(inputs, &volume.name, source).map_err(refused)?;
     if let Some(cause) = gathered.waits.into_iter().next() {
         return Err(VolumeNotReady::Waiting { volume: volume.name.clone(), cause });
     }
@@ -74,9 +82,9 @@ pub(super) fn setup(
     }
     let files = files(gathered.parts, gathered.default_mode).map_err(refused)?;
     let path = host_path(inputs.config, inputs.pod, volume).map_err(|e| refused(e.to_string()))?.path;
-    let backing = match volume.config_map {
-        Some(_) => ContentBacking::Disk,
-        None => {
+    let backing = match source {
+        ContentSource::ConfigMap(_) => ContentBacking::Disk,
+        ContentSource::Secret(_) | ContentSource::DownwardApi(_) | ContentSource::Projected(_) => {
             let size_bytes = memory_size(inputs.config, inputs.facts, inputs.pod, None);
             ContentBacking::Memory { size_bytes }
         }
@@ -97,7 +105,7 @@ fn fs_group(pod: &PodView) -> Option<i64> {
 }
 
 /// One source of a volume, with the content that was read for it.
-enum ContentSource<'a> {
+enum ContentPart<'a> {
     Object {
         key: ObjectKey,
         /// `None`: the object is optional and does not exist.
@@ -119,36 +127,42 @@ enum ContentSource<'a> {
 
 struct GatheredSources<'a> {
     /// In the order of the spec; `Err` for a source that failed.
-    parts: Vec<Result<ContentSource<'a>, String>>,
+    parts: Vec<Result<ContentPart<'a>, String>>,
     waits: Vec<Cause>,
     default_mode: i32,
 }
 
-fn gather<'a>(inputs: &VolumeInputs<'a>, volume: &'a k8s::Volume) -> Result<GatheredSources<'a>, String> {
+fn gather<'a>(
+    inputs: &VolumeInputs<'a>,
+    volume: &str,
+    source: ContentSource<'a>,
+) -> Result<GatheredSources<'a>, String> {
     let mut sources = Sources { inputs: *inputs, parts: Vec::new(), waits: Vec::new() };
-    let default_mode = if let Some(source) = &volume.config_map {
-        sources.object(ObjectKind::ConfigMap, &source.name, source.items.as_deref(), source.optional);
-        source.default_mode
-    } else if let Some(source) = &volume.secret {
-        let name = source.secret_name.as_deref().unwrap_or_default();
-        sources.object(ObjectKind::Secret, name, source.items.as_deref(), source.optional);
-        source.default_mode
-    } else if let Some(source) = &volume.downward_api {
-        sources.fields(source.items.as_deref());
-        source.default_mode
-    } else {
-        if inputs.cluster.is_none() {
-            let name = &volume.name;
-            return Err(format!(
-                "cannot setup projected volume {name} because kube client is not configured"
-            ));
+    let default_mode = match source {
+        ContentSource::ConfigMap(source) => {
+            sources.object(ObjectKind::ConfigMap, &source.name, source.items.as_deref(), source.optional);
+            source.default_mode
         }
-        let source = volume.projected.as_ref();
-        let all = source.iter().flat_map(|source| source.sources.iter().flatten());
-        for (index, one) in all.enumerate() {
-            sources.projection(&volume.name, index, one);
+        ContentSource::Secret(source) => {
+            let name = source.secret_name.as_deref().unwrap_or_default();
+            sources.object(ObjectKind::Secret, name, source.items.as_deref(), source.optional);
+            source.default_mode
         }
-        source.and_then(|source| source.default_mode)
+        ContentSource::DownwardApi(source) => {
+            sources.fields(source.items.as_deref());
+            source.default_mode
+        }
+        ContentSource::Projected(source) => {
+            if inputs.cluster.is_none() {
+                return Err(format!(
+                    "cannot setup projected volume {volume} because kube client is not configured"
+                ));
+            }
+            for (index, entry) in source.sources.iter().flatten().enumerate() {
+                sources.projection(volume, index, entry);
+            }
+            source.default_mode
+        }
     };
     let Sources { parts, waits, .. } = sources;
     Ok(GatheredSources { parts, waits, default_mode: default_mode.unwrap_or(DEFAULT_MODE) })
@@ -156,26 +170,28 @@ fn gather<'a>(inputs: &VolumeInputs<'a>, volume: &'a k8s::Volume) -> Result<Gath
 
 struct Sources<'a> {
     inputs: VolumeInputs<'a>,
-    parts: Vec<Result<ContentSource<'a>, String>>,
+    parts: Vec<Result<ContentPart<'a>, String>>,
     waits: Vec<Cause>,
 }
 
 impl<'a> Sources<'a> {
     fn projection(&mut self, volume: &str, index: usize, source: &'a k8s::VolumeProjection) {
-        if let Some(map) = &source.config_map {
-            self.object(ObjectKind::ConfigMap, &map.name, map.items.as_deref(), map.optional);
-        } else if let Some(secret) = &source.secret {
-            self.object(ObjectKind::Secret, &secret.name, secret.items.as_deref(), secret.optional);
-        } else if let Some(downward) = &source.downward_api {
-            self.fields(downward.items.as_deref());
-        } else if let Some(token) = &source.service_account_token {
-            self.token(token);
-        } else if let Some(bundle) = &source.cluster_trust_bundle {
-            self.trust_bundle(bundle);
-        } else if let Some(certificate) = &source.pod_certificate {
-            let source =
-                CertificateSource { pod: self.inputs.pod.uid.clone(), volume: volume.to_owned(), index };
-            self.pod_certificate(&source, certificate);
+        match ProjectedSource::of(source) {
+            Some(ProjectedSource::ConfigMap(map)) => {
+                self.object(ObjectKind::ConfigMap, &map.name, map.items.as_deref(), map.optional);
+            }
+            Some(ProjectedSource::Secret(secret)) => {
+                self.object(ObjectKind::Secret, &secret.name, secret.items.as_deref(), secret.optional);
+            }
+            Some(ProjectedSource::DownwardApi(downward)) => self.fields(downward.items.as_deref()),
+            Some(ProjectedSource::ServiceAccountToken(token)) => self.token(token),
+            Some(ProjectedSource::ClusterTrustBundle(bundle)) => self.trust_bundle(bundle),
+            Some(ProjectedSource::PodCertificate(certificate)) => {
+                let source =
+                    CertificateSource { pod: self.inputs.pod.uid.clone(), volume: volume.to_owned(), index };
+                self.pod_certificate(&source, certificate);
+            }
+            None => {}
         }
     }
 
@@ -201,7 +217,7 @@ impl<'a> Sources<'a> {
             }
         };
         let items = items.unwrap_or_default();
-        self.parts.push(content.map(|content| ContentSource::Object { key, content, items, optional }));
+        self.parts.push(content.map(|content| ContentPart::Object { key, content, items, optional }));
     }
 
     fn token(&mut self, source: &'a ServiceAccountTokenProjection) {
@@ -278,16 +294,16 @@ impl<'a> Sources<'a> {
             }
         }
         let part =
-            if problems.is_empty() { Ok(ContentSource::Fields(found)) } else { Err(aggregate(&problems)) };
+            if problems.is_empty() { Ok(ContentPart::Fields(found)) } else { Err(aggregate(&problems)) };
         self.parts.push(part);
     }
 }
 
 /// A file owned by the user that all containers run as, if there is one.
-fn owned_file<'a>(pod: &PodView, path: &'a str, bytes: Cow<'a, [u8]>, serial: u64) -> ContentSource<'a> {
+fn owned_file<'a>(pod: &PodView, path: &'a str, bytes: Cow<'a, [u8]>, serial: u64) -> ContentPart<'a> {
     let owner = common_user(pod);
     let owned = owner.is_some() || fs_group(pod).is_some();
-    ContentSource::File { path, bytes, serial, mode: owned.then_some(OWNED_MODE), owner }
+    ContentPart::File { path, bytes, serial, mode: owned.then_some(OWNED_MODE), owner }
 }
 
 /// Upstream's message without an API server or with the feature gate off, which is the default.
@@ -332,16 +348,16 @@ fn common_user(pod: &PodView) -> Option<i64> {
 }
 
 /// A hash that is equal for equal files.
-fn version(parts: &[Result<ContentSource<'_>, String>]) -> u64 {
+fn version(parts: &[Result<ContentPart<'_>, String>]) -> u64 {
     let mut text = String::new();
     for part in parts {
         match part {
-            Ok(ContentSource::Object { key, content, .. }) => {
+            Ok(ContentPart::Object { key, content, .. }) => {
                 let of = content.map(|content| (&content.uid, &content.resource_version));
                 text.push_str(&format!("{key:?} {of:?}\n"));
             }
-            Ok(ContentSource::File { path, serial, .. }) => text.push_str(&format!("{path} {serial}\n")),
-            Ok(ContentSource::Fields(list)) => {
+            Ok(ContentPart::File { path, serial, .. }) => text.push_str(&format!("{path} {serial}\n")),
+            Ok(ContentPart::Fields(list)) => {
                 let pairs: Vec<_> = list.iter().map(|(item, text)| (&item.path, text)).collect();
                 text.push_str(&format!("{pairs:?}\n"));
             }
@@ -353,7 +369,7 @@ fn version(parts: &[Result<ContentSource<'_>, String>]) -> u64 {
 
 /// All files; if two have the same path, the later one counts. Failures of several sources are reported together.
 fn files(
-    parts: Vec<Result<ContentSource<'_>, String>>,
+    parts: Vec<Result<ContentPart<'_>, String>>,
     default_mode: i32,
 ) -> Result<BTreeMap<String, ContentFile>, String> {
     let (mut files, mut problems) = (BTreeMap::new(), Vec::new());
@@ -366,7 +382,7 @@ fn files(
     if problems.is_empty() { Ok(files) } else { Err(aggregate(&problems)) }
 }
 
-fn files_of(part: ContentSource<'_>, default_mode: i32) -> Result<BTreeMap<String, ContentFile>, String> {
+fn files_of(part: ContentPart<'_>, default_mode: i32) -> Result<BTreeMap<String, ContentFile>, String> {
     let file = |mode: Option<i32>, bytes: &[u8]| ContentFile {
         mode: u32::try_from(mode.unwrap_or(default_mode)).unwrap_or(0),
         owner: None,
@@ -374,11 +390,11 @@ fn files_of(part: ContentSource<'_>, default_mode: i32) -> Result<BTreeMap<Strin
     };
     let mut found: Vec<(&str, ContentFile)> = Vec::new();
     match &part {
-        ContentSource::Object { content: None, .. } => {}
-        ContentSource::Object { content: Some(content), items: [], .. } => {
+        ContentPart::Object { content: None, .. } => {}
+        ContentPart::Object { content: Some(content), items: [], .. } => {
             found.extend(content.data.iter().map(|(key, bytes)| (key.as_str(), file(None, bytes))));
         }
-        ContentSource::Object { key, content: Some(content), items, optional } => {
+        ContentPart::Object { key, content: Some(content), items, optional } => {
             for item in *items {
                 match content.data.get(&item.key) {
                     Some(bytes) => found.push((&item.path, file(item.mode, bytes))),
@@ -387,12 +403,12 @@ fn files_of(part: ContentSource<'_>, default_mode: i32) -> Result<BTreeMap<Strin
                 }
             }
         }
-        ContentSource::File { path, bytes, mode, owner, .. } => {
+        ContentPart::File { path, bytes, mode, owner, .. } => {
             let plain = file(None, bytes);
             let mode = mode.unwrap_or(plain.mode);
             found.push((path, ContentFile { mode, owner: *owner, ..plain }));
         }
-        ContentSource::Fields(list) => {
+        ContentPart::Fields(list) => {
             found.extend(list.iter().map(|(item, text)| (&*item.path, file(item.mode, text.as_bytes()))));
         }
     }

@@ -9,6 +9,7 @@
 mod attach;
 #[cfg(test)]
 mod migrated_tests;
+mod selinux_counts;
 mod selinux_label;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,18 +19,21 @@ use model::csi::{AccessMode, CsiVolume, FsGroup, SecretMap, VolumeAccessType, Vo
 use model::k8s::{self, CSIDriver, CSIDriverSpec, ServiceAccountTokenProjection};
 use model::storage::StorageKey;
 use model::volume::{MountStage, VolumeKind, VolumeSetup};
+use model::volume_source::{PersistentSource, VolumeSource};
 use model::why::Cause;
 use serde_json::json;
 
-use super::persistent::{self, PersistentSource, ResolvedVolume};
-use super::{MountSource, VolumeInputs, VolumeNotReady, VolumePath, mounted};
+use super::persistent::{self, ResolvedVolume};
+use super::{VolumeInputs, VolumeNotReady, mounted};
 use crate::csi::{attachment_name, inline_handle, paths, reserved_device_name};
 use crate::objects::{
     ObjectCache, ObjectLookup, ReferencedObjects, StorageLookupError, TokenLookup,
     token_request_of_projection,
 };
+use crate::pod_volumes::{MountSource, VolumePath};
 
 pub use attach::{UnattachedVolume, unattached};
+pub use selinux_counts::SelinuxCounts;
 
 const PERSISTENT: &str = "Persistent";
 const EPHEMERAL: &str = "Ephemeral";
@@ -47,10 +51,10 @@ pub struct CsiVolumeNeeds {
 
 /// The needs as far as they are known: a claim that is not read yet names no driver. `late`: the pod has waited longer
 /// than VOLUME_WAIT_PERIOD, so the VolumeAttachment is read to find a permanent error.
-pub fn csi_volume_needs(inputs: &VolumeInputs<'_>, late: bool) -> CsiVolumeNeeds {
+pub(crate) fn csi_volume_needs(inputs: &VolumeInputs<'_>, late: bool) -> CsiVolumeNeeds {
     let mut found = CsiVolumeNeeds::default();
     for volume in mounted(inputs.pod) {
-        if let Some(source) = &volume.csi {
+        if let VolumeSource::Csi(source) = VolumeSource::of(volume) {
             let secret = source.node_publish_secret_ref.as_ref().map(|reference| reference.name.clone());
             let namespace = inputs.pod.namespace().to_owned();
             found.named.objects.extend(secret.map(|name| secret_key(namespace, name)));
@@ -136,8 +140,8 @@ pub(super) fn volume_path(inputs: &VolumeInputs<'_>, resolved: &ResolvedVolume<'
     // A volume that is mounted with a label does not need relabelling.
     let labelled =
         spec.is_some_and(|spec| selinux_label::mount_label(inputs, resolved, spec) != Ok(String::new()));
-    Some(match paths.link {
-        Some(path) => VolumePath::Device { path, read_only },
+    Some(match paths.device {
+        Some(device) => VolumePath::Device { path: device.link, read_only },
         None => {
             let managed = !read_only && !labelled;
             VolumePath::Directory(MountSource { path: paths.target, read_only, managed })
@@ -145,33 +149,24 @@ pub(super) fn volume_path(inputs: &VolumeInputs<'_>, resolved: &ResolvedVolume<'
     })
 }
 
-/// The host path of an inline CSI volume.
-pub(super) fn inline_volume_path(
-    config: &model::node::NodeConfig,
-    pod: &model::pod::PodView,
-    volume: &k8s::Volume,
-) -> MountSource {
-    let read_only = volume.csi.as_ref().and_then(|source| source.read_only) == Some(true);
-    let path = format!("{}/volumes/kubernetes.io~csi/{}/mount", config.pod_dir(&pod.uid), volume.name);
-    MountSource { path, read_only, managed: !read_only }
-}
-
-/// `resolved`: `None` for an inline (ephemeral) volume.
+/// The set-up of a volume with a claim, or of a migrated one.
 pub(super) fn setup(
     inputs: &VolumeInputs<'_>,
-    volume: &k8s::Volume,
-    resolved: Option<&ResolvedVolume<'_>>,
+    resolved: &ResolvedVolume<'_>,
+    source: &k8s::CSIPersistentVolumeSource,
 ) -> Result<VolumeSetup, VolumeNotReady> {
-    let asked = CsiSetupRequest { inputs, volume, resolved };
-    let Some(desk) = inputs.cluster.filter(|desk| !desk.is_standalone()) else {
-        let message = "kubernetes.io/csi: failed to get a kubernetes client";
-        return Err(asked.refused(MountStage::NewMounter, message));
-    };
-    match (resolved.map(|resolved| resolved.source), &volume.csi) {
-        (Some(PersistentSource::Csi(source)), _) => asked.persistent(desk, source),
-        (None, Some(source)) => asked.inline(desk, source),
-        _ => Err(asked.refused(MountStage::NewMounter, "it names no CSI driver")),
-    }
+    let asked = CsiSetupRequest { inputs, volume: resolved.claim.volume, resolved: Some(resolved) };
+    asked.persistent(asked.object_cache()?, source)
+}
+
+/// The set-up of an inline (ephemeral) volume.
+pub(super) fn inline_setup(
+    inputs: &VolumeInputs<'_>,
+    volume: &k8s::Volume,
+    source: &k8s::CSIVolumeSource,
+) -> Result<VolumeSetup, VolumeNotReady> {
+    let asked = CsiSetupRequest { inputs, volume, resolved: None };
+    asked.inline(asked.object_cache()?, source)
 }
 
 /// The secrets for NodeExpandVolume.
@@ -191,7 +186,14 @@ struct CsiSetupRequest<'a> {
     resolved: Option<&'a ResolvedVolume<'a>>,
 }
 
-impl CsiSetupRequest<'_> {
+impl<'a> CsiSetupRequest<'a> {
+    fn object_cache(&self) -> Result<&'a ObjectCache, VolumeNotReady> {
+        self.inputs.cluster.filter(|objects| !objects.is_standalone()).ok_or_else(|| {
+            let message = "kubernetes.io/csi: failed to get a kubernetes client";
+            self.refused(MountStage::NewMounter, message)
+        })
+    }
+
     fn refused(&self, stage: MountStage, message: impl Into<String>) -> VolumeNotReady {
         match self.resolved {
             Some(resolved) => resolved.stage_failed(stage, message),

@@ -1,5 +1,6 @@
 //! CSI volumes whose PersistentVolume is larger than the filesystem on this node.
 
+use model::volume_source::PersistentSource;
 use std::collections::BTreeMap;
 
 use model::csi::{ClaimObject, Expansion};
@@ -7,7 +8,7 @@ use model::k8s;
 use model::quantity::Quantity;
 use model::volume::VolumeSetup;
 
-use super::persistent::{self, PersistentSource, ResolvedVolume};
+use super::persistent::{self, ResolvedVolume};
 use super::{VolumeInputs, csi, mounted};
 use crate::csi::{ExpansionNeed, capacity_of, expansion_need, quantity};
 use crate::ledger::VolumeSize;
@@ -23,7 +24,7 @@ pub struct VolumeExpansions {
 }
 
 /// `online`: the pod's containers may run already.
-pub fn volume_expansions(
+pub(crate) fn volume_expansions(
     inputs: &VolumeInputs<'_>,
     known: &BTreeMap<String, VolumeSize>,
     online: bool,

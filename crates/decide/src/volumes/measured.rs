@@ -8,10 +8,12 @@ use model::csi::{PLUGIN, VolumeId};
 use model::k8s;
 use model::report::VolumeCount;
 use model::volume::MeasuredVolume;
+use model::volume_source::{PersistentSource, VolumeSource};
 
-use super::persistent::{self, PersistentSource, ResolvedVolume};
-use super::{VolumeInputs, VolumePath, host_path, kind_name, mounted, volume_path};
+use super::persistent::{self, ResolvedVolume};
+use super::{VolumeInputs, mounted, volume_path};
 use crate::csi::{inline_handle, paths};
+use crate::pod_volumes::{VolumePath, host_path};
 
 /// A volume whose claim is not resolved (yet) is left out.
 pub fn measured(inputs: &VolumeInputs<'_>) -> Vec<MeasuredVolume> {
@@ -24,21 +26,28 @@ pub fn measured(inputs: &VolumeInputs<'_>) -> Vec<MeasuredVolume> {
 
 /// A volume without a claim.
 fn named(inputs: &VolumeInputs<'_>, volume: &k8s::Volume) -> Option<MeasuredVolume> {
-    if let Some(source) = &volume.csi {
-        let handle = inline_handle(&inputs.pod.uid, &volume.name);
-        let id = VolumeId { driver: source.driver.clone(), handle };
-        return Some(of_driver(inputs, &volume.name, id, (&volume.name, false), None));
-    }
-    let medium = volume.empty_dir.as_ref().and_then(|source| source.medium.as_deref());
-    let (ephemeral, on_disk) = match kind_name(volume) {
-        "emptyDir" => (true, medium.unwrap_or_default().is_empty()),
-        "configMap" => (true, true),
-        "secret" | "downwardAPI" | "projected" => (true, false),
-        "nfs" => (false, false),
-        _ => return None,
+    let source = VolumeSource::of(volume);
+    let (ephemeral, on_disk) = match source {
+        VolumeSource::Csi(source) => {
+            let handle = inline_handle(&inputs.pod.uid, &volume.name);
+            let id = VolumeId { driver: source.driver.clone(), handle };
+            return Some(of_driver(inputs, &volume.name, id, (&volume.name, false), None));
+        }
+        VolumeSource::EmptyDir(source) => {
+            (true, source.and_then(|source| source.medium.as_deref()).unwrap_or_default().is_empty())
+        }
+        VolumeSource::ConfigMap(_) => (true, true),
+        VolumeSource::Secret(_) | VolumeSource::DownwardApi(_) | VolumeSource::Projected(_) => (true, false),
+        VolumeSource::Nfs(_) => (false, false),
+        VolumeSource::HostPath(_)
+        | VolumeSource::PersistentVolumeClaim(_)
+        | VolumeSource::Ephemeral(_)
+        | VolumeSource::Image(_)
+        | VolumeSource::Migrated(_)
+        | VolumeSource::Unsupported(_) => return None,
     };
     let path = host_path(inputs.config, inputs.pod, volume).ok()?.path;
-    let (name, plugin) = (volume.name.clone(), plugin_of(&path)?);
+    let (name, plugin) = (volume.name.clone(), source.plugin()?.to_owned());
     Some(MeasuredVolume { name, path, plugin, ephemeral, on_disk, claim: None, of_driver: None })
 }
 
@@ -50,9 +59,10 @@ fn of_driver(
     spec: (&str, bool),
     claim: Option<String>,
 ) -> MeasuredVolume {
+    let paths = paths(inputs.config, &inputs.pod.uid, &id, spec.0, spec.1);
     MeasuredVolume {
         name: name.to_owned(),
-        path: paths(inputs.config, &inputs.pod.uid, &id, spec.0, spec.1).target,
+        path: paths.device.map_or(paths.target, |device| device.map),
         plugin: PLUGIN.to_owned(),
         ephemeral: false,
         on_disk: false,
@@ -75,7 +85,7 @@ fn claimed(inputs: &VolumeInputs<'_>, resolved: ResolvedVolume<'_>) -> Option<Me
     let Some(VolumePath::Directory(found)) = volume_path(inputs, &resolved) else { return None };
     Some(MeasuredVolume {
         name,
-        plugin: plugin_of(&found.path)?,
+        plugin: resolved.source.plugin()?.to_owned(),
         path: found.path,
         ephemeral: false,
         on_disk: false,
@@ -101,29 +111,8 @@ pub fn count_volumes(
 
 /// `None` for a claim that is not resolved (yet), because its plugin is unknown.
 fn plugin_name(inputs: &VolumeInputs<'_>, volume: &k8s::Volume) -> Option<&'static str> {
-    if let Some(resolved) = persistent::resolve_volume(inputs, volume) {
-        return match resolved.ok()?.source {
-            PersistentSource::HostPath(_) => Some("kubernetes.io/host-path"),
-            PersistentSource::Local(_) => Some("kubernetes.io/local-volume"),
-            PersistentSource::Nfs(_) => Some("kubernetes.io/nfs"),
-            PersistentSource::Csi(_) => Some("kubernetes.io/csi"),
-            PersistentSource::Other(_) => None,
-        };
+    match persistent::resolve_volume(inputs, volume) {
+        Some(resolved) => resolved.ok()?.source.plugin(),
+        None => VolumeSource::of(volume).plugin(),
     }
-    match kind_name(volume) {
-        "emptyDir" => Some("kubernetes.io/empty-dir"),
-        "hostPath" => Some("kubernetes.io/host-path"),
-        "configMap" => Some("kubernetes.io/configmap"),
-        "secret" => Some("kubernetes.io/secret"),
-        "downwardAPI" => Some("kubernetes.io/downward-api"),
-        "projected" => Some("kubernetes.io/projected"),
-        "nfs" => Some("kubernetes.io/nfs"),
-        "csi" => Some("kubernetes.io/csi"),
-        _ => None,
-    }
-}
-
-/// The plugin, from the name of the parent directory: `…/kubernetes.io~empty-dir/<name>`.
-fn plugin_of(path: &str) -> Option<String> {
-    Some(path.rsplit('/').nth(1)?.replace('~', "/"))
 }

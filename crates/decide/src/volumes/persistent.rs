@@ -11,18 +11,19 @@
 use std::collections::BTreeSet;
 
 use model::k8s::{
-    self, CSIPersistentVolumeSource, HostPathVolumeSource, LocalVolumeSource, NFSVolumeSource,
-    PersistentVolume, PersistentVolumeClaim, PersistentVolumeSpec,
+    self, LocalVolumeSource, NFSVolumeSource, PersistentVolume, PersistentVolumeClaim, PersistentVolumeSpec,
 };
 use model::pod::PodView;
 use model::storage::StorageKey;
-use model::volume::{DeviceVolume, LocalVolume, MountStage, NfsVolume, VolumeKind, VolumeSetup};
+use model::volume::{DevicePaths, DeviceVolume, LocalVolume, MountStage, NfsVolume, VolumeKind, VolumeSetup};
+use model::volume_source::{PersistentSource, VolumeSource};
 use model::why::Cause;
 
-use super::{MountSource, VolumeInputs, VolumeNotReady, VolumePath, mounted};
+use super::{VolumeInputs, VolumeNotReady, mounted};
 use crate::admission::node_selected;
-use crate::csi::translation::{is_migrated, translate_inline, translate_volume};
+use crate::csi::translation::{translate_inline, translate_volume};
 use crate::objects::{ObjectCache, StorageCache, StorageLookupError};
+use crate::pod_volumes::{MountSource, VolumePath};
 
 const GID: &str = "pv.beta.kubernetes.io/gid";
 const MOUNT_OPTIONS: &str = "volume.beta.kubernetes.io/mount-options";
@@ -44,11 +45,23 @@ pub struct PodVolumeClaim<'a> {
 }
 
 /// `None`: the volume has no claim.
-pub fn pod_volume_claim<'a>(pod: &'a PodView, volume: &'a k8s::Volume) -> Option<PodVolumeClaim<'a>> {
-    let (name, read_only, ephemeral) = match (&volume.persistent_volume_claim, &volume.ephemeral) {
-        (Some(source), _) => (source.claim_name.clone(), source.read_only == Some(true), false),
-        (None, Some(_)) => (format!("{}-{}", pod.name(), volume.name), false, true),
-        (None, None) => return None,
+pub(crate) fn pod_volume_claim<'a>(pod: &'a PodView, volume: &'a k8s::Volume) -> Option<PodVolumeClaim<'a>> {
+    let (name, read_only, ephemeral) = match VolumeSource::of(volume) {
+        VolumeSource::PersistentVolumeClaim(source) => {
+            (source.claim_name.clone(), source.read_only == Some(true), false)
+        }
+        VolumeSource::Ephemeral(_) => (format!("{}-{}", pod.name(), volume.name), false, true),
+        VolumeSource::EmptyDir(_)
+        | VolumeSource::HostPath(_)
+        | VolumeSource::ConfigMap(_)
+        | VolumeSource::Secret(_)
+        | VolumeSource::DownwardApi(_)
+        | VolumeSource::Projected(_)
+        | VolumeSource::Csi(_)
+        | VolumeSource::Image(_)
+        | VolumeSource::Nfs(_)
+        | VolumeSource::Migrated(_)
+        | VolumeSource::Unsupported(_) => return None,
     };
     let namespace = pod.namespace();
     let key = StorageKey::Claim { namespace: namespace.to_owned(), name: name.clone() };
@@ -72,17 +85,6 @@ pub fn keys(pod: &PodView, desk: &StorageCache) -> BTreeSet<StorageKey> {
         found.insert(claim.key);
     }
     found
-}
-
-/// The type and source of a persistent volume.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub enum PersistentSource<'a> {
-    HostPath(&'a HostPathVolumeSource),
-    Local(&'a LocalVolumeSource),
-    Nfs(&'a NFSVolumeSource),
-    Csi(&'a CSIPersistentVolumeSource),
-    /// An unsupported type, by its field name in the spec.
-    Other(&'static str),
 }
 
 /// A claim with the persistent volume that it is bound to.
@@ -125,7 +127,7 @@ impl ResolvedVolume<'_> {
 }
 
 /// Resolves a volume with a claim, or a migrated in-tree volume. `None`: it is another kind of volume.
-pub fn resolve_volume<'a>(
+pub(crate) fn resolve_volume<'a>(
     inputs: &VolumeInputs<'a>,
     volume: &'a k8s::Volume,
 ) -> Option<Result<ResolvedVolume<'a>, VolumeNotReady>> {
@@ -140,7 +142,8 @@ fn inline<'a>(
     inputs: &VolumeInputs<'a>,
     volume: &'a k8s::Volume,
 ) -> Option<Result<ResolvedVolume<'a>, VolumeNotReady>> {
-    let desk = inputs.cluster.filter(|_| is_migrated(volume))?;
+    let VolumeSource::Migrated(source) = VolumeSource::of(volume) else { return None };
+    let objects = inputs.cluster?;
     let namespace = inputs.pod.namespace();
     let claim = PodVolumeClaim {
         volume,
@@ -150,11 +153,11 @@ fn inline<'a>(
         read_only: false,
         ephemeral: false,
     };
-    if let Some(made) = desk.storage.inline_volume(&inputs.pod.uid, &volume.name) {
+    if let Some(made) = objects.storage.inline_volume(&inputs.pod.uid, &volume.name) {
         let name = made.metadata.name.as_deref().unwrap_or_default();
         return Some(Ok(described(claim, None, made, name)));
     }
-    let message = match translate_inline(volume, namespace)? {
+    let message = match translate_inline(&volume.name, source, namespace) {
         Err(message) => untranslated(&message),
         Ok(_) => {
             let cause = Cause::WaitingForVolume {
@@ -189,7 +192,9 @@ pub fn resolve<'a>(
         unprocessed(format!("error processing PVC {}/{}: {message}", claim.namespace, claim.name))
     };
     let Some(desk) = inputs.cluster.map(|desk| &desk.storage) else {
-        return Err(about("failed to fetch PVC from API server: the node stands alone".to_owned()));
+        return Err(about(
+            "failed to fetch PVC from API server: this node runs without a cluster".to_owned(),
+        ));
     };
     let uid = &inputs.pod.uid;
     let object = desk.claim(uid, claim.namespace, &claim.name).map_err(|lack| {
@@ -292,7 +297,7 @@ fn described<'a>(
         claim_object,
         volume,
         spec_name,
-        source: spec.map_or(PersistentSource::Other("unknown"), source),
+        source: spec.map_or(PersistentSource::Unsupported("unknown"), PersistentSource::of),
         block: spec.and_then(|spec| spec.volume_mode.as_deref()) == Some("Block"),
         mount_options: mount_options(spec, annotation(MOUNT_OPTIONS)),
         access_modes: spec.and_then(|spec| spec.access_modes.as_deref()).unwrap_or_default(),
@@ -307,42 +312,6 @@ fn mount_options(spec: Option<&PersistentVolumeSpec>, annotation: Option<&String
         None => spec.and_then(|spec| spec.mount_options.clone()).unwrap_or_default().into_iter().collect(),
     };
     given.into_iter().collect()
-}
-
-fn source(spec: &PersistentVolumeSpec) -> PersistentSource<'_> {
-    if let Some(source) = &spec.csi {
-        return PersistentSource::Csi(source);
-    }
-    if let Some(source) = &spec.local {
-        return PersistentSource::Local(source);
-    }
-    if let Some(source) = &spec.nfs {
-        return PersistentSource::Nfs(source);
-    }
-    if let Some(source) = &spec.host_path {
-        return PersistentSource::HostPath(source);
-    }
-    let others = [
-        ("iscsi", spec.iscsi.is_some()),
-        ("fc", spec.fc.is_some()),
-        ("flexVolume", spec.flex_volume.is_some()),
-        ("awsElasticBlockStore", spec.aws_elastic_block_store.is_some()),
-        ("azureDisk", spec.azure_disk.is_some()),
-        ("azureFile", spec.azure_file.is_some()),
-        ("cephfs", spec.cephfs.is_some()),
-        ("cinder", spec.cinder.is_some()),
-        ("flocker", spec.flocker.is_some()),
-        ("gcePersistentDisk", spec.gce_persistent_disk.is_some()),
-        ("glusterfs", spec.glusterfs.is_some()),
-        ("photonPersistentDisk", spec.photon_persistent_disk.is_some()),
-        ("portworxVolume", spec.portworx_volume.is_some()),
-        ("quobyte", spec.quobyte.is_some()),
-        ("rbd", spec.rbd.is_some()),
-        ("scaleIO", spec.scale_io.is_some()),
-        ("storageos", spec.storageos.is_some()),
-        ("vsphereVolume", spec.vsphere_volume.is_some()),
-    ];
-    PersistentSource::Other(others.into_iter().find(|(_, given)| *given).map_or("unknown", |(name, _)| name))
 }
 
 fn check_volume_mode(pod: &PodView, resolved: &ResolvedVolume<'_>) -> Result<(), String> {
@@ -395,14 +364,11 @@ pub(super) fn check(inputs: &VolumeInputs<'_>, resolved: &ResolvedVolume<'_>) ->
     Ok(())
 }
 
-/// The step that makes it ready.
+/// The step that makes it ready, unless a CSI driver has to do that.
 pub(super) fn setup(
     inputs: &VolumeInputs<'_>,
     resolved: &ResolvedVolume<'_>,
 ) -> Result<VolumeSetup, VolumeNotReady> {
-    if let PersistentSource::Csi(_) = resolved.source {
-        return super::csi::setup(inputs, resolved.claim.volume, Some(resolved));
-    }
     let kind = match (resolved.source, resolved.block) {
         (PersistentSource::Local(source), block) => local_kind(inputs, resolved, source, block)
             .map_err(|message| resolved.stage_failed(MountStage::SetUp, message))?,
@@ -417,7 +383,7 @@ pub(super) fn setup(
                 .map_err(|error| resolved.stage_failed(MountStage::SetUp, error.to_string()))?
         }
         (PersistentSource::HostPath(_) | PersistentSource::Nfs(_), true)
-        | (PersistentSource::Csi(_) | PersistentSource::Other(_), _) => {
+        | (PersistentSource::Csi(_) | PersistentSource::Migrated(_) | PersistentSource::Unsupported(_), _) => {
             return Err(resolved.stage_failed(MountStage::NewMounter, unsupported(resolved)));
         }
     };
@@ -426,13 +392,7 @@ pub(super) fn setup(
 }
 
 fn unsupported(resolved: &ResolvedVolume<'_>) -> String {
-    let kind = match resolved.source {
-        PersistentSource::HostPath(_) => "hostPath",
-        PersistentSource::Local(_) => "local",
-        PersistentSource::Nfs(_) => "nfs",
-        PersistentSource::Csi(_) => "csi",
-        PersistentSource::Other(kind) => kind,
-    };
+    let kind = resolved.source.field();
     let mode = if resolved.block { " and volumeMode Block" } else { "" };
     format!("a persistent volume of type {kind}{mode} is not supported yet")
 }
@@ -451,8 +411,12 @@ fn local_kind(
         return Err(format!("invalid path: {path} must not contain '..'"));
     }
     if block {
-        let link = below_pod(inputs, "volumeDevices", LOCAL, resolved.spec_name);
-        return Ok(VolumeKind::Device(DeviceVolume { device: path, link }));
+        let (root, uid, name) = (&inputs.config.root_dir, &inputs.pod.uid, resolved.spec_name);
+        let paths = DevicePaths {
+            link: below_pod(inputs, "volumeDevices", LOCAL, name),
+            map: format!("{root}/plugins/{LOCAL}/volumeDevices/{name}/{uid}"),
+        };
+        return Ok(VolumeKind::Device(DeviceVolume { device: path, paths }));
     }
     let context = inputs.pod.spec().security_context.as_ref();
     let policy = context.and_then(|context| context.fs_group_change_policy.as_deref());
@@ -493,7 +457,9 @@ pub(super) fn volume_path(inputs: &VolumeInputs<'_>, resolved: &ResolvedVolume<'
         PersistentSource::Local(_) => (below_pod(inputs, "volumes", LOCAL, resolved.spec_name), !read_only),
         PersistentSource::Nfs(_) => (below_pod(inputs, "volumes", NFS, resolved.spec_name), false),
         PersistentSource::HostPath(source) => (source.path.clone(), false),
-        PersistentSource::Csi(_) | PersistentSource::Other(_) => return None,
+        PersistentSource::Csi(_) | PersistentSource::Migrated(_) | PersistentSource::Unsupported(_) => {
+            return None;
+        }
     };
     Some(VolumePath::Directory(MountSource { path, read_only, managed }))
 }

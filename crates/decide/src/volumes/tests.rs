@@ -1,6 +1,7 @@
 use serde_json::{Value, json};
 
 use super::*;
+use crate::pod_volumes::MountSource;
 use crate::render::sample;
 
 fn pod_with(volume: Value) -> PodView {
@@ -43,10 +44,35 @@ fn an_empty_dir_has_its_place_below_the_pod() {
             ready_marker: "/r/pods/u-1/plugins/kubernetes.io~empty-dir/v/ready".into(),
             medium: EmptyDirMedium::Disk,
             fs_group: Some(7),
+            project_quota: false,
         },
     );
     assert_eq!(setups_of(&pod_with(json!({"emptyDir": {}}))), Ok(vec![expect.clone()]));
     assert_eq!(setups_of(&pod_with(json!({}))), Ok(vec![expect]), "no source at all");
+}
+
+#[test]
+fn only_a_disk_of_a_pod_with_users_of_its_own_gets_a_quota() {
+    let with_quota = |gate: bool, host_users: Option<bool>, source: Value| {
+        let mut config = sample::config();
+        config.features.insert(crate::disk_limits::QUOTA_GATE.into(), gate);
+        let mut pod = pod_with(json!({ "emptyDir": source })).spec().clone();
+        pod.host_users = host_users;
+        let pod = sample::pod(serde_json::to_value(pod).unwrap());
+        let (facts, now) = (sample::facts(), model::Wall(0));
+        let inputs =
+            VolumeInputs { config: &config, facts: &facts, pod: &pod, cluster: None, node: None, now };
+        match volume_setups(&inputs).unwrap().ready.remove(0).kind {
+            VolumeKind::EmptyDir { project_quota, .. } => project_quota,
+            other => panic!("not an emptyDir: {other:?}"),
+        }
+    };
+    assert!(with_quota(true, Some(false), json!({})));
+    assert!(with_quota(true, Some(false), json!({"sizeLimit": "1Mi"})));
+    assert!(!with_quota(true, Some(false), json!({"medium": "Memory"})));
+    assert!(!with_quota(true, Some(true), json!({})));
+    assert!(!with_quota(true, None, json!({})), "its users are the host's by default");
+    assert!(!with_quota(false, Some(false), json!({})));
 }
 
 #[test]
@@ -84,6 +110,9 @@ fn huge_page_media() {
     let two = || json!({"hugepages-2Mi": "8Mi", "hugepages-1Gi": "1Gi"});
     check("HugePages", one(), Ok((2 << 20, 8 << 20)));
     check("HugePages-2Mi", two(), Ok((2 << 20, 8 << 20)));
+    let most = "9223372036852678656";
+    let same_size = json!({"hugepages-2Mi": most, "hugepages-2048Ki": most});
+    check("HugePages", same_size, Ok((2 << 20, i64::MAX as u64)));
     check("HugePages-1Gi", two(), Ok((1 << 30, 1 << 30)));
     check(
         "HugePages",

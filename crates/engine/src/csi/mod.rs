@@ -1,6 +1,6 @@
 //! Storage drivers (CSI): their registration, and the calls about their volumes.
 //!
-//! `decide::csi::CsiVolumes` decides which calls are made and in what order; it is part of the node's state. Here each
+//! `decide::volume_operations::CsiVolumes` decides which calls are made and in what order; it is part of the node's state. Here each
 //! call runs in a task of its own and its outcome is sent as an event. Cancelling a call drops its future.
 //!
 //! ```text
@@ -26,7 +26,7 @@ use ports::{CsiDrivers, CsiError, CsiFiles, FilesError, PluginSockets, StorageAp
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use crate::dispatcher::Outbox;
+use crate::outbox::Outbox;
 use crate::tasks;
 
 /// Storage drivers of the node, as the engine uses them.
@@ -106,7 +106,7 @@ impl VolumeWork {
         let work = async move {
             let result = match calls {
                 Some(calls) => cancel.run_until_cancelled(calls.perform(call)).await,
-                None => Some(Err(failed("this agent knows no storage drivers".into()))),
+                None => Some(Err(failed("CSI is not available on this node".into()))),
             };
             // No event is sent for a call that was cancelled.
             if let Some(result) = result {
@@ -185,6 +185,8 @@ impl VolumeCalls {
             }
             VolumeCall::LinkDevice { device, link } => files.link_device(&device, &link).await?,
             VolumeCall::UnlinkDevice { link } => files.unlink_device(&link).await?,
+            VolumeCall::MapDevice { device, map } => files.map_device(&device, &map).await?,
+            VolumeCall::UnmapDevice { map } => files.unmap_device(&map).await?,
             _ => {}
         }
         Ok(VolumeCallAnswer::Done)

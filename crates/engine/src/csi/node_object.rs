@@ -18,6 +18,7 @@ use tokio::sync::{Mutex, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::node_reconciler::WatchedNode;
+use crate::tasks::restart_after_panic;
 
 const CSI_NODE_NOT_INITIALIZED: &str = "CSINode is not yet initialized";
 /// If CSINode can't be updated this often, the registration fails: the plugin is notified and the registration is
@@ -67,7 +68,7 @@ impl CsiNodeReconciler {
                         }
                         Err(message) => {
                             attempts += 1;
-                            tracing::warn!(attempts, "the CSINode object can't be made: {message}");
+                            tracing::warn!(attempts, "creating the CSINode object failed: {message}");
                             // Retry at once when the Node changes.
                             let _ = tokio::time::timeout(volume_delay(attempts), node.changed()).await;
                             continue;
@@ -118,18 +119,21 @@ impl CsiNodeReconciler {
     pub async fn uninstall_driver(self: &Arc<Self>, driver: &str) {
         self.wanted.lock().await.insert(driver.to_owned(), None);
         let (this, driver) = (self.clone(), driver.to_owned());
-        tokio::spawn(async move {
-            let mut attempts = 0;
-            while let Err(message) = this.apply(&driver).await {
-                attempts += 1;
-                tracing::warn!(
-                    driver,
-                    attempts,
-                    "a CSI driver could not be removed from Node and CSINode: {message}"
-                );
-                tokio::time::sleep(volume_delay(attempts)).await;
-            }
-        });
+        let remove = move || Self::remove_driver(this.clone(), driver.clone());
+        tokio::spawn(async move { restart_after_panic("the removal of a CSI driver", remove).await });
+    }
+
+    async fn remove_driver(this: Arc<Self>, driver: String) {
+        let mut attempts = 0;
+        while let Err(message) = this.apply(&driver).await {
+            attempts += 1;
+            tracing::warn!(
+                driver,
+                attempts,
+                "a CSI driver could not be removed from Node and CSINode: {message}"
+            );
+            tokio::time::sleep(volume_delay(attempts)).await;
+        }
     }
 
     /// Writes the wanted state of the driver.

@@ -18,6 +18,7 @@ use decide::Event;
 use decide::back_off::volume_delay;
 use decide::csi::{CSI_PLUGIN, Version, check_registration, registration_failed, unknown_kind};
 use futures::StreamExt;
+use model::text_limits::{TextLimit, truncate_text};
 use ports::PluginSocketEvent;
 use tokio::sync::{Mutex, watch};
 use tokio::time::Instant;
@@ -25,7 +26,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::CsiPorts;
 use super::node_object::CsiNodeReconciler;
-use crate::dispatcher::Outbox;
+use crate::outbox::Outbox;
+use crate::tasks::restart_after_panic;
 
 pub(crate) struct Registry {
     ports: CsiPorts,
@@ -64,7 +66,11 @@ impl Registry {
                         old.cancel();
                     }
                     let this = self.clone();
-                    tokio::spawn(async move { token.run_until_cancelled(this.attend(&path)).await });
+                    tokio::spawn(async move {
+                        let what = format!("the registration of the plugin at {path}");
+                        let attend = restart_after_panic(&what, || this.attend(&path));
+                        token.run_until_cancelled(attend).await
+                    });
                 }
                 PluginSocketEvent::Gone { path } => {
                     if let Some(old) = tasks.remove(&path) {
@@ -123,10 +129,7 @@ impl Registry {
     /// Calls NodeGetInfo and updates CSINode at once, whatever the driver's period.
     pub async fn ask(&self, driver: &str) {
         if let Err(cause) = self.introduce(driver).await {
-            tracing::warn!(
-                driver,
-                "what the node can take of its volumes is not brought up to date: {cause}"
-            );
+            tracing::warn!(driver, "updating CSINode with the driver's node info failed: {cause}");
         }
     }
 
@@ -139,12 +142,13 @@ impl Registry {
             ))
         })?;
         if info.kind != CSI_PLUGIN {
-            let message = unknown_kind(&info.kind, socket);
+            let message = truncate_text(unknown_kind(&info.kind, socket), TextLimit::PluginMessage);
             self.refuse(socket, &message).await;
             return Err(Refusal::ForGood(message));
         }
         let endpoint = if info.endpoint.is_empty() { socket } else { info.endpoint.as_str() };
         if let Err(message) = self.enter(socket, &info, endpoint).await {
+            let message = truncate_text(message, TextLimit::PluginMessage);
             self.refuse(socket, &message).await;
             return Err(Refusal::ForNow(message));
         }
@@ -156,7 +160,7 @@ impl Registry {
         }
         if let Err(error) = sockets.notify_registration_status(socket, None).await {
             self.leave(&info.name, socket).await;
-            return Err(Refusal::ForNow(format!("it can't be told that it is registered: {error}")));
+            return Err(Refusal::ForNow(format!("NotifyRegistrationStatus failed: {error}")));
         }
         let mut known = self.known.lock().await;
         if let Some(entry) = known.get_mut(&info.name).filter(|entry| entry.socket == socket) {
@@ -190,7 +194,7 @@ impl Registry {
 
     async fn refuse(&self, socket: &str, message: &str) {
         if let Err(error) = self.ports.sockets.notify_registration_status(socket, Some(message)).await {
-            tracing::debug!(socket, "plugin can't be told why it is not registered: {error}");
+            tracing::debug!(socket, "NotifyRegistrationStatus failed: {error}");
         }
     }
 
@@ -200,7 +204,11 @@ impl Registry {
             known.iter().filter(|(_, entry)| entry.socket == socket).map(|(name, _)| name.clone()).collect()
         };
         for name in names {
-            tracing::info!(driver = name, socket, "storage driver is gone");
+            tracing::info!(
+                driver = name,
+                socket,
+                "CSI driver unregistered: its registration socket was removed"
+            );
             self.leave(&name, socket).await;
         }
     }

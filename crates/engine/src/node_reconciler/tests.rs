@@ -5,9 +5,9 @@ use model::k8s::{NodeCondition, Quantity};
 use tokio::time::sleep;
 
 use super::*;
-use crate::dispatcher::Outbox;
 use crate::fake_api::{FakeApi, Fault, RecordedReasons, TestWall};
 use crate::node_duties::follow_node;
+use crate::outbox::Outbox;
 
 struct Bench {
     api: Arc<FakeApi>,

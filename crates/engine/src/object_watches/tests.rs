@@ -40,6 +40,9 @@ struct Cluster {
     open: Arc<AtomicUsize>,
     asked: AtomicUsize,
     away: AtomicBool,
+    /// So many watches of the object `poison` panic.
+    panics: AtomicUsize,
+    services_panic: AtomicBool,
     began: Instant,
 }
 
@@ -61,6 +64,12 @@ impl Drop for Open {
 
 impl ObjectApi for Cluster {
     fn watch(&self, key: &ObjectKey) -> BoxStream<'static, ObjectState> {
+        let one_less = |left: usize| left.checked_sub(1);
+        if key.name == "poison"
+            && self.panics.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less).is_ok()
+        {
+            panic!("a mistake on purpose");
+        }
         self.open.fetch_add(1, Ordering::SeqCst);
         let mut states = self.states.subscribe();
         states.mark_changed();
@@ -77,6 +86,9 @@ impl ObjectApi for Cluster {
 
 impl SharedObjects for Cluster {
     fn services(&self) -> BoxStream<'static, Vec<Arc<Service>>> {
+        if self.services_panic.load(Ordering::SeqCst) {
+            panic!("a mistake on purpose");
+        }
         // Ends after the first set, so it has to be started again.
         Box::pin(futures::stream::iter([Vec::new()]))
     }
@@ -242,6 +254,8 @@ struct Bench {
     timers: Timers,
     objects: ClusterObjectWatches,
     inbox: mpsc::UnboundedReceiver<Event>,
+    /// Essential tasks that ended.
+    deaths: mpsc::UnboundedReceiver<String>,
     /// Contents that were written, in order.
     written: Vec<String>,
     events: Vec<String>,
@@ -259,6 +273,8 @@ impl Bench {
             open: Arc::default(),
             asked: AtomicUsize::new(0),
             away: AtomicBool::new(false),
+            panics: AtomicUsize::new(0),
+            services_panic: AtomicBool::new(false),
             began: Instant::now(),
         });
         let (sender, inbox) = mpsc::unbounded_channel();
@@ -276,7 +292,9 @@ impl Bench {
             reviews: Arc::new(Nobody),
             watches: Arc::new(Nobody),
         };
-        let objects = ClusterObjectWatches::new(Some(ports), Outbox(sender), CancellationToken::new());
+        let (essential, deaths) = EssentialTasks::new();
+        let objects =
+            ClusterObjectWatches::new(Some(ports), Outbox(sender), CancellationToken::new(), essential);
         objects.follow_services();
         let config = NodeConfig {
             sources: vec![Source::Api],
@@ -291,6 +309,7 @@ impl Bench {
             cluster,
             objects,
             inbox,
+            deaths,
             written: Vec::new(),
             events: Vec::new(),
             sandboxes: BTreeSet::new(),
@@ -505,4 +524,35 @@ async fn tokens_are_renewed_in_time_and_survive_an_outage() {
     let asked = bench.cluster.asked.load(Ordering::SeqCst);
     bench.pass(Duration::from_secs(3600)).await;
     assert_eq!(bench.cluster.asked.load(Ordering::SeqCst), asked, "nobody uses it any more");
+}
+
+/// One odd object concerns the pods that need it, and nobody else.
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_panics_is_started_again() {
+    let mut bench = Bench::new();
+    bench.cluster.panics.store(3, Ordering::SeqCst);
+    bench.objects.watch(key("poison"));
+    bench.objects.watch(key("other"));
+    bench.pass(Duration::from_millis(100)).await;
+    assert_eq!(bench.open(), 1, "the other one");
+    bench.pass(Duration::from_secs(60)).await;
+    assert_eq!((bench.open(), bench.cluster.panics.load(Ordering::SeqCst)), (2, 0));
+    assert!(bench.deaths.try_recv().is_err());
+    bench.objects.unwatch(&key("poison"));
+    bench.pass(Duration::from_millis(100)).await;
+    assert_eq!(bench.open(), 1);
+}
+
+/// Without Services every pod would lack its variables, and nobody would see why.
+#[tokio::test(start_paused = true)]
+async fn a_panic_in_a_watch_of_all_pods_is_told() {
+    let mut bench = Bench::new();
+    bench.pass(Duration::from_secs(3)).await;
+    assert!(bench.deaths.try_recv().is_err(), "a stream that ends is opened again");
+    bench.cluster.services_panic.store(true, Ordering::SeqCst);
+    bench.pass(Duration::from_secs(3)).await;
+    assert_eq!(
+        bench.deaths.try_recv().as_deref(),
+        Ok("the watch of Services panicked: a mistake on purpose")
+    );
 }

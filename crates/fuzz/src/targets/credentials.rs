@@ -7,7 +7,8 @@ use host::credentials::HostPullRecords;
 use model::credentials::{CredentialPlugin, DockerConfigForm, PulledRecord};
 use ports::PullRecords;
 
-use crate::{Target, scratch, text};
+use crate::scratch;
+use crate::target::{Target, text};
 
 const JSON: &[&str] = &["{\"", "\":", "\",\"", "}", "[", "]", "null", "\\u0000", "\"auths\":", "\"auth\":"];
 

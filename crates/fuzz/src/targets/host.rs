@@ -9,7 +9,8 @@ use host::{cgroup, fuzzing};
 use model::user_namespace::UserNamespaceFile;
 use ports::{LogOptions, LogOutput, ProbeRecordStore};
 
-use crate::{Target, scratch, text};
+use crate::scratch;
+use crate::target::{Target, text};
 
 pub const TARGETS: [Target; 6] = [
     Target {

@@ -1,11 +1,11 @@
 //! Manifests and what is written in them.
 
-use decide::manifest::{ReferencePolicy, decode_file, decode_http};
 use decide::render::expansion::expand;
+use manifest::{ReferencePolicy, decode_file, decode_http};
 use model::codec;
 use model::quantity::Quantity;
 
-use crate::{Target, text};
+use crate::target::{Target, text};
 
 const YAML: &[&str] = &[
     "---\n",

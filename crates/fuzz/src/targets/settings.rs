@@ -3,7 +3,8 @@
 use rubelet::config::{GoDuration, Host, Sources, load, validate};
 use rubelet::flags;
 
-use crate::{Target, scratch, text};
+use crate::scratch;
+use crate::target::{Target, text};
 
 const CONFIG: &[&str] = &[
     "apiVersion: kubelet.config.k8s.io/v1beta1\n",
@@ -94,7 +95,7 @@ fn config_drop_ins(data: &[u8]) {
 fn flags(data: &[u8]) {
     let Some(text) = text(data) else { return };
     let arguments: Vec<String> = text.lines().map(str::to_owned).collect();
-    let _ = flags::parse(&arguments, &["get", "why"]);
+    let _ = flags::parse(&arguments);
 }
 
 fn duration(data: &[u8]) {

@@ -4,7 +4,7 @@ use http::Uri;
 use model::probe::HttpCheck;
 use ports::TraceContext;
 
-use crate::{Target, text};
+use crate::target::{Target, text};
 
 pub const TARGETS: [Target; 5] = [
     Target {

@@ -6,6 +6,7 @@
 //!       /plugins/kubernetes.io/csi/volumeDevices/staging/<name>                    the same for a device
 //!                                               /publish/<name>/<uid>              a device, published for a pod
 //!                                               /<name>/data/vol_data.json
+//!                                               /<name>/dev/<uid>                   its map, see `device_map`
 //!       /pods/<uid>/volumes/kubernetes.io~csi/<name>/mount                         published for a pod
 //!                                                   /vol_data.json
 //!       /pods/<uid>/volumeDevices/kubernetes.io~csi/<name>                         link to the published device
@@ -18,6 +19,7 @@
 //! work runs on threads that may hang ([`super::workers`]): one piece of work per volume of a pod, and per staged
 //! volume, so that no volume waits for another. Records lie next to what is mounted.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read, Write};
@@ -28,8 +30,10 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use model::PodUid;
 use model::csi::VolumeRecord;
+use model::volume::DevicePaths;
 use ports::{CsiFiles, CsiVolumeOnDisk, FilesError};
 
+use super::device_map::{self, CSI_DEVICES, CSI_MAPS, DEVICES, SHARED_DIRECTORIES};
 use super::fs_group::{self, GroupAccess};
 use super::layout::{failed, make_dirs, single_name};
 use super::steps::step;
@@ -41,7 +45,6 @@ const RECORD: &str = "vol_data.json";
 const DRAFT: &str = "vol_data.json.new";
 const PLUGIN: &str = "plugins/kubernetes.io/csi";
 const CSI_PLUGIN_DIR: &str = "kubernetes.io~csi";
-const DEVICES: &str = "volumeDevices";
 /// Larger than any record.
 const MAX_BYTES: u64 = 1 << 20;
 
@@ -108,8 +111,12 @@ impl CsiFiles for HostCsiFiles {
     async fn list_volumes(&self) -> Result<Vec<CsiVolumeOnDisk>, FilesError> {
         self.read_records("records of all volumes of drivers".into(), |root| {
             let mut found = staged(root)?;
-            for uid in names(&root.join("pods"))?.into_iter().map(PodUid::new) {
-                match published(root, &uid) {
+            let mut devices = device_map::csi_names(root)?;
+            let mut uids = BTreeSet::from_iter(names(&root.join("pods"))?.into_iter().map(PodUid::new));
+            // The directory of a pod may be gone, and its device still be published.
+            uids.extend(devices.keys().cloned());
+            for uid in uids {
+                match published(root, &uid, devices.remove(&uid).unwrap_or_default()) {
                     Ok(of_pod) => found.extend(of_pod),
                     Err(error) => {
                         found.push(unlisted(Some(&uid), &root.join("pods").join(uid.as_str()), &error))
@@ -124,7 +131,11 @@ impl CsiFiles for HostCsiFiles {
     async fn list_pod_volumes(&self, uid: &PodUid) -> Result<Vec<CsiVolumeOnDisk>, FilesError> {
         single_name("pod uid", uid.as_str())?;
         let own = uid.clone();
-        self.read_records(format!("records of volumes of pod {uid}"), move |root| published(root, &own)).await
+        self.read_records(format!("records of volumes of pod {uid}"), move |root| {
+            let mut devices = device_map::csi_names(root)?;
+            published(root, &own, devices.remove(&own).unwrap_or_default())
+        })
+        .await
     }
 
     async fn wait_until_idle(&self, place: &str) -> Result<(), FilesError> {
@@ -172,14 +183,20 @@ impl CsiFiles for HostCsiFiles {
     }
 
     async fn unlink_device(&self, link: &str) -> Result<(), FilesError> {
-        self.run_on_volume(link, format!("removing {link}"), |_, link| {
-            step("remove the link to the device");
-            absent_is_ok(fs::remove_file(link)).map_err(failed("remove", link))?;
-            remove_empty(link.parent());
-            remove_empty(link.parent().and_then(Path::parent));
-            Ok(())
+        self.run_on_volume(link, format!("removing {link}"), |_, link| device_map::remove_link(link)).await
+    }
+
+    async fn map_device(&self, device: &str, map: &str) -> Result<(), FilesError> {
+        let device = below(&self.root, device)?.to_owned();
+        self.run_on_volume(map, format!("mapping the device at {map}"), move |_, map| {
+            device_map::map(&device, map)
         })
         .await
+    }
+
+    async fn unmap_device(&self, map: &str) -> Result<(), FilesError> {
+        self.run_on_volume(map, format!("unmapping the device at {map}"), |_, map| device_map::unmap(map))
+            .await
     }
 }
 
@@ -195,6 +212,7 @@ fn work_owner(root: &Path, path: &Path) -> (WorkOwner, String) {
     match (parts.as_slice(), parts.strip_prefix(plugin.as_slice())) {
         (["pods", uid, "volumes" | DEVICES, CSI_PLUGIN_DIR, name, ..], _) => of_pod(uid, name),
         (_, Some([DEVICES, "publish", name, uid, ..])) => of_pod(uid, name),
+        (_, Some([DEVICES, name, CSI_MAPS, uid])) => of_pod(uid, name),
         (_, Some([DEVICES, "staging" | "publish", name])) => of_node(DEVICES, name),
         (_, Some([driver, volume, ..])) => of_node(driver, volume),
         _ => of_node(&inner.to_string_lossy(), ""),
@@ -260,8 +278,8 @@ fn staged(root: &Path) -> Result<Vec<CsiVolumeOnDisk>, FilesError> {
             found.push(volume_at(None, &volume, &dir.join("globalmount"), &dir.join(RECORD), None));
         }
     }
-    let devices = plugin.join(DEVICES);
-    for name in names(&devices)?.into_iter().filter(|name| name != "staging" && name != "publish") {
+    let devices = root.join(CSI_DEVICES);
+    for name in names(&devices)?.into_iter().filter(|name| !SHARED_DIRECTORIES.contains(&name.as_str())) {
         let record = devices.join(&name).join("data").join(RECORD);
         let mut one = volume_at(None, &name, &devices.join("staging").join(&name), &record, None);
         one.block = true;
@@ -270,7 +288,12 @@ fn staged(root: &Path) -> Result<Vec<CsiVolumeOnDisk>, FilesError> {
     Ok(found)
 }
 
-fn published(root: &Path, uid: &PodUid) -> Result<Vec<CsiVolumeOnDisk>, FilesError> {
+/// `devices`: block volumes that are published or mapped for the pod.
+fn published(
+    root: &Path,
+    uid: &PodUid,
+    mut devices: BTreeSet<String>,
+) -> Result<Vec<CsiVolumeOnDisk>, FilesError> {
     let pod = root.join("pods").join(uid.as_str());
     let mut found = Vec::new();
     let volumes = pod.join("volumes").join(CSI_PLUGIN_DIR);
@@ -278,12 +301,15 @@ fn published(root: &Path, uid: &PodUid) -> Result<Vec<CsiVolumeOnDisk>, FilesErr
         let dir = volumes.join(&name);
         found.push(volume_at(Some(uid), &name, &dir.join("mount"), &dir.join(RECORD), None));
     }
-    let devices = root.join(PLUGIN).join(DEVICES);
     let links = pod.join(DEVICES).join(CSI_PLUGIN_DIR);
-    for name in names(&links)? {
-        let place = devices.join("publish").join(&name).join(uid.as_str());
-        let record = devices.join(&name).join("data").join(RECORD);
-        found.push(volume_at(Some(uid), &name, &place, &record, Some(&links.join(&name))));
+    devices.extend(names(&links)?);
+    let all = root.join(CSI_DEVICES);
+    for name in devices {
+        let place = all.join("publish").join(&name).join(uid.as_str());
+        let record = all.join(&name).join("data").join(RECORD);
+        let map = all.join(&name).join(CSI_MAPS).join(uid.as_str());
+        let paths = DevicePaths { link: text(&links.join(&name)), map: text(&map) };
+        found.push(volume_at(Some(uid), &name, &place, &record, Some(paths)));
     }
     Ok(found)
 }
@@ -299,18 +325,21 @@ fn volume_at(
     name: &str,
     place: &Path,
     record: &Path,
-    link: Option<&Path>,
+    device: Option<DevicePaths>,
 ) -> CsiVolumeOnDisk {
-    let text = |path: &Path| path.to_string_lossy().into_owned();
     CsiVolumeOnDisk {
         pod: pod.cloned(),
-        block: link.is_some(),
+        block: device.is_some(),
         spec_name: name.to_owned(),
         mount_dir: text(place),
         record_path: text(record),
         record: read_record(record),
-        link: link.map(text),
+        device,
     }
+}
+
+fn text(path: &Path) -> String {
+    path.to_string_lossy().into_owned()
 }
 
 fn remove(root: &Path, place: &Path, record: Option<&Path>) -> Result<(), FilesError> {
@@ -338,6 +367,7 @@ fn remove(root: &Path, place: &Path, record: Option<&Path>) -> Result<(), FilesE
     let published =
         device.and_then(|device| Some(device.with_file_name("publish").join(device.file_name()?)));
     remove_empty(published.as_deref());
+    remove_empty(device.map(|device| device.join(CSI_MAPS)).as_deref());
     step("remove the record");
     absent_is_ok(fs::remove_file(record)).map_err(failed("remove", record))?;
     remove_empty(dir);
@@ -406,140 +436,4 @@ fn names(dir: &Path) -> Result<Vec<String>, FilesError> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::files::testing::{Mounts, bind};
-
-    fn record(driver: &str, handle: &str) -> VolumeRecord {
-        VolumeRecord { driver_name: driver.into(), volume_handle: handle.into(), ..Default::default() }
-    }
-
-    fn text(path: &Path) -> String {
-        path.to_str().unwrap().to_owned()
-    }
-
-    #[tokio::test]
-    async fn a_directory_that_cannot_be_listed_hides_nothing_else() {
-        let temp = tempfile::tempdir().unwrap();
-        let files = HostCsiFiles::new(temp.path().to_owned());
-        let volumes = |uid: &str| temp.path().join("pods").join(uid).join("volumes");
-        for uid in ["a", "b", "c"] {
-            fs::create_dir_all(volumes(uid)).unwrap();
-        }
-        fs::create_dir_all(volumes("c").join(CSI_PLUGIN_DIR).join("v")).unwrap();
-        // A symlink to itself can't be listed.
-        std::os::unix::fs::symlink(volumes("b").join(CSI_PLUGIN_DIR), volumes("b").join(CSI_PLUGIN_DIR))
-            .unwrap();
-        let found = files.list_volumes().await.expect("the others");
-        let pods: Vec<_> = found.iter().map(|one| (one.pod.clone().unwrap(), one.record.is_err())).collect();
-        assert_eq!(pods, [(PodUid::new("b"), true), (PodUid::new("c"), false)]);
-    }
-
-    #[tokio::test]
-    async fn what_was_written_is_found_and_goes_without_a_trace() {
-        let temp = tempfile::tempdir().unwrap();
-        let root = temp.path();
-        let files = HostCsiFiles::new(root);
-        let stage = root.join(PLUGIN).join("d.example/abc");
-        let pod = root.join("pods/u/volumes").join(CSI_PLUGIN_DIR).join("pv");
-        files.make_dir(&text(&stage.join("globalmount"))).await.unwrap();
-        files.write_record(&text(&stage.join(RECORD)), &record("d.example", "h")).await.unwrap();
-        files.write_record(&text(&pod.join(RECORD)), &record("d.example", "h")).await.unwrap();
-        files.make_dir(&text(&pod.join("mount"))).await.unwrap();
-        let device = root.join(PLUGIN).join(DEVICES);
-        files
-            .write_record(&text(&device.join("bpv/data").join(RECORD)), &record("d.example", "b"))
-            .await
-            .unwrap();
-        let link = root.join("pods/u").join(DEVICES).join(CSI_PLUGIN_DIR).join("bpv");
-        let place = device.join("publish/bpv/u");
-        files.link_device(&text(&place), &text(&link)).await.unwrap();
-        files.link_device(&text(&place), &text(&link)).await.unwrap();
-        assert!(files.link_device(&text(&stage), &text(&link)).await.is_err(), "it leads elsewhere");
-
-        let found = files.list_volumes().await.unwrap();
-        let shown: Vec<_> = found
-            .iter()
-            .map(|one| (one.pod.is_some(), one.block, one.spec_name.as_str(), one.record.is_ok()))
-            .collect();
-        assert_eq!(
-            shown,
-            [
-                (false, false, "abc", true),
-                (false, true, "bpv", true),
-                (true, false, "pv", true),
-                (true, true, "bpv", true)
-            ]
-        );
-        for one in &found {
-            files.remove(&one.mount_dir, Some(&one.record_path)).await.unwrap();
-            if let Some(link) = &one.link {
-                files.unlink_device(link).await.unwrap();
-            }
-        }
-        assert_eq!(files.list_volumes().await.unwrap(), []);
-        assert!(!stage.exists() && !pod.exists() && !device.join("bpv").exists());
-    }
-
-    #[test]
-    fn work_on_one_volume_waits_for_nobody_elses() {
-        let check = |path: &str, expect: (WorkOwner, &str)| {
-            let (who, volume) = work_owner(Path::new("/r"), &Path::new("/r").join(path));
-            assert_eq!((who, volume.as_str()), expect, "{path}");
-        };
-        let pod = |name| (WorkOwner::Pod(PodUid::new("u")), name);
-        let node = |dir: &str, name| (WorkOwner::Node(format!("{dir}/{name}")), name);
-        check("pods/u/volumes/kubernetes.io~csi/pv/mount", pod("pv"));
-        check("pods/u/volumes/kubernetes.io~csi/pv/vol_data.json", pod("pv"));
-        check("pods/u/volumeDevices/kubernetes.io~csi/pv", pod("pv"));
-        check("plugins/kubernetes.io/csi/volumeDevices/publish/pv/u", pod("pv"));
-        check("plugins/kubernetes.io/csi/volumeDevices/publish/pv", node(DEVICES, "pv"));
-        check("plugins/kubernetes.io/csi/volumeDevices/staging/pv", node(DEVICES, "pv"));
-        check("plugins/kubernetes.io/csi/volumeDevices/pv/data/vol_data.json", node(DEVICES, "pv"));
-        check("plugins/kubernetes.io/csi/d.example/abc/globalmount", node("d.example", "abc"));
-        check("plugins/kubernetes.io/csi/d.example/abc/vol_data.json", node("d.example", "abc"));
-        check("elsewhere", node("elsewhere", ""));
-    }
-
-    #[tokio::test]
-    async fn nothing_goes_while_something_is_mounted_or_left() {
-        let temp = tempfile::tempdir().unwrap();
-        let root = temp.path();
-        let _mounts = Mounts::below(root);
-        let files = HostCsiFiles::new(root);
-        let dir = root.join("pods/u/volumes").join(CSI_PLUGIN_DIR).join("pv");
-        files.write_record(&text(&dir.join(RECORD)), &record("d", "h")).await.unwrap();
-        fs::create_dir(dir.join("mount")).unwrap();
-        fs::create_dir(root.join("data")).unwrap();
-        fs::write(root.join("data/precious"), "x").unwrap();
-        bind(&root.join("data"), &dir.join("mount"));
-        let (place, path) = (text(&dir.join("mount")), text(&dir.join(RECORD)));
-        let error = files.remove(&place, Some(&path)).await.unwrap_err();
-        assert!(matches!(error, FilesError::Mounted { .. }), "{error:?}");
-        rustix::mount::unmount(dir.join("mount"), rustix::mount::UnmountFlags::empty()).unwrap();
-        fs::write(dir.join("mount/left"), "x").unwrap();
-        assert!(files.remove(&place, Some(&path)).await.is_err());
-        assert!(dir.join(RECORD).exists() && root.join("data/precious").exists());
-        fs::remove_file(dir.join("mount/left")).unwrap();
-        files.remove(&place, Some(&path)).await.unwrap();
-        assert!(!dir.exists());
-    }
-
-    #[tokio::test]
-    async fn a_record_that_makes_no_sense_is_told_with_its_place() {
-        let temp = tempfile::tempdir().unwrap();
-        let files = HostCsiFiles::new(temp.path());
-        for (name, content) in [("half", "{\"driverName\":"), ("nobody", "{}"), ("number", "7")] {
-            let dir = temp.path().join("pods/u/volumes").join(CSI_PLUGIN_DIR).join(name);
-            fs::create_dir_all(&dir).unwrap();
-            fs::write(dir.join(RECORD), content).unwrap();
-        }
-        fs::create_dir_all(temp.path().join("pods/u/volumes").join(CSI_PLUGIN_DIR).join("none")).unwrap();
-        let found = files.list_pod_volumes(&PodUid::new("u")).await.unwrap();
-        let shown: Vec<_> = found.iter().map(|one| (one.spec_name.as_str(), one.record.is_err())).collect();
-        assert_eq!(shown, [("half", true), ("nobody", true), ("none", false), ("number", true)]);
-        assert!(files.list_pod_volumes(&PodUid::new("../u")).await.is_err());
-        assert!(files.make_dir("/etc/x").await.is_err());
-        assert!(files.make_dir(&format!("{}/../x", temp.path().display())).await.is_err());
-    }
-}
+mod tests;

@@ -254,7 +254,7 @@ fn check_and_repair(device: &Path) -> Result<(), FilesError> {
     let output = match program::long_output(fsck.arg("-a").arg(device).stdin(Stdio::null())) {
         Ok(output) => output,
         Err(error) => {
-            tracing::warn!(device = %device.display(), "fsck: {error}; mounting unchecked");
+            tracing::warn!(device = %device.display(), "fsck: {error}; mounting without a check");
             return Ok(());
         }
     };

@@ -13,6 +13,7 @@ use super::fs_group::{self, GroupAccess};
 use super::layout::{failed, make_dirs};
 use super::steps::step;
 use crate::mountinfo::MountTable;
+use crate::quota::ProjectQuotas;
 
 /// Idempotent: a volume that is marked ready (and mounted, if it is a mount) is not changed, since containers may be
 /// using it. After a reboot the marker exists but the mount does not.
@@ -28,10 +29,7 @@ pub fn set_up(
     if there && ready_marker.exists() {
         return Ok(());
     }
-    if let Some(plugin_dir) = path.parent() {
-        make_dirs(plugin_dir, 0o755)?;
-    }
-    make_dirs(path, 0o777)?;
+    make_volume_dir(path)?;
     if !mounted {
         open_to_all(path)?;
         match medium {
@@ -51,6 +49,26 @@ pub fn set_up(
         fs_group::apply_fs_group(path, group, GroupAccess::ReadWrite)?;
     }
     mark_ready(ready_marker)
+}
+
+/// Comes before the set-up, because what is in the volume already would not be counted. Without a quota the volume works
+/// all the same: its files are counted one by one.
+pub fn assign_quota(path: &Path, ready_marker: &Path, quotas: &ProjectQuotas) -> Result<(), FilesError> {
+    if ready_marker.exists() && path.symlink_metadata().is_ok_and(|meta| meta.is_dir()) {
+        return Ok(());
+    }
+    make_volume_dir(path)?;
+    if let Err(error) = quotas.assign(path) {
+        tracing::warn!(volume = %path.display(), %error, "the volume gets no project quota, so its files will be counted");
+    }
+    Ok(())
+}
+
+fn make_volume_dir(path: &Path) -> Result<(), FilesError> {
+    if let Some(plugin_dir) = path.parent() {
+        make_dirs(plugin_dir, 0o755)?;
+    }
+    make_dirs(path, 0o777)
 }
 
 pub(super) fn is_mounted(path: &Path) -> Result<bool, FilesError> {

@@ -63,6 +63,7 @@ impl Bench {
             ready_marker: format!("{pod}/plugins/kubernetes.io~empty-dir/v/ready"),
             medium,
             fs_group: None,
+            project_quota: false,
         };
         self.files.set_up_volume(uid, &VolumeSetup { name: "v".into(), spec_name: "v".into(), kind }).await
     }

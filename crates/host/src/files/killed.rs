@@ -21,15 +21,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use model::PodUid;
 use model::files::{ContainerFiles, FileContent};
 use model::volume::{
-    ContentBacking, ContentFile, ContentVolume, DeviceVolume, EmptyDirMedium, HostPathCheck, LocalVolume,
-    NfsVolume, SubPathMount, VolumeKind, VolumeSetup,
+    ContentBacking, ContentFile, ContentVolume, DevicePaths, DeviceVolume, EmptyDirMedium, HostPathCheck,
+    LocalVolume, NfsVolume, SubPathMount, VolumeKind, VolumeSetup,
 };
 use ports::{FilesError, PodFiles};
 
 use super::HostPodFiles;
-use super::testing::{LoopDevice, Mounts, plain_volume};
+use super::testing::{LoopDevice, Mounts, loop_devices_below, plain_volume};
 
-const AT: &str = "RUBELET_TEST_KILL_AT";
+pub(crate) const AT: &str = "RUBELET_TEST_KILL_AT";
 const BASE: &str = "RUBELET_TEST_KILL_BASE";
 const CASE: &str = "RUBELET_TEST_KILL_CASE";
 const PHASE: &str = "RUBELET_TEST_KILL_PHASE";
@@ -167,7 +167,7 @@ impl Pod {
             "local disk" | "sub-paths of a local disk" => self.local("disk"),
             "device" => VolumeKind::Device(DeviceVolume {
                 device: text(&self.outside.join("disk")),
-                link: text(&self.device_link()),
+                paths: DevicePaths { link: text(&self.device_link()), map: text(&self.device_map()) },
             }),
             "NFS" => VolumeKind::Nfs(Box::new(NfsVolume {
                 source: format!("server:{}", text(&self.outside.join("dir"))),
@@ -182,7 +182,13 @@ impl Pod {
 
     fn empty_dir(&self, medium: EmptyDirMedium) -> VolumeKind {
         let ready_marker = text(&self.dir().join("plugins/kubernetes.io~empty-dir/v/ready"));
-        VolumeKind::EmptyDir { path: text(&self.volume_dir()), ready_marker, medium, fs_group: Some(4711) }
+        VolumeKind::EmptyDir {
+            path: text(&self.volume_dir()),
+            ready_marker,
+            medium,
+            fs_group: Some(4711),
+            project_quota: false,
+        }
     }
 
     fn local(&self, path: &str) -> VolumeKind {
@@ -197,6 +203,10 @@ impl Pod {
 
     fn device_link(&self) -> PathBuf {
         self.dir().join("volumeDevices/kubernetes.io~local-volume/v")
+    }
+
+    fn device_map(&self) -> PathBuf {
+        self.base.join("root/plugins/kubernetes.io~local-volume/volumeDevices/v/0f1e")
     }
 
     fn content(&self, backing: ContentBacking) -> VolumeKind {
@@ -257,7 +267,7 @@ impl Pod {
     fn expected_mounts(&self) -> usize {
         match self.case {
             "emptyDir in memory" | "emptyDir of huge pages" | "secret" | "downwardAPI" | "projected" => 1,
-            "local directory" | "local directory, read only" | "NFS" => 1,
+            "local directory" | "local directory, read only" | "NFS" | "device" => 1,
             // The node's mount, the pod's, and those of containers.
             "local disk" | "sub-paths" => 2,
             "sub-paths of a local disk" => 4,
@@ -299,7 +309,12 @@ impl Pod {
                 assert_eq!(hidden, 2, "nothing half-written stays, {when}");
             }
             "device" => {
-                assert_eq!(fs::read_link(self.device_link()).unwrap(), self.outside.join("disk"), "{when}");
+                let disk = self.outside.join("disk").canonicalize().unwrap();
+                assert_eq!(fs::read_link(self.device_link()).unwrap(), disk, "{when}");
+                let shown = self.device_map().metadata().unwrap();
+                assert_eq!(shown.rdev(), disk.metadata().unwrap().rdev(), "the map, {when}");
+                let pinned: Vec<PathBuf> = mounts.pinned().into_iter().map(|(_, map)| map).collect();
+                assert_eq!(pinned, [self.device_map()], "loop devices, {when}");
             }
             "NFS" => assert_eq!(fs::read_to_string(volume.join("old")).unwrap(), "of earlier pods", "{when}"),
             "local directory, read only" => {
@@ -333,6 +348,9 @@ impl Pod {
     fn check_gone(&self, mounts: &Mounts, when: &str) {
         assert_eq!(mounts.count() - 1, 0, "mounts, {when}");
         assert!(!self.dir().exists(), "the pod's directory, {when}");
+        let maps = self.base.join("root/plugins/kubernetes.io~local-volume/volumeDevices");
+        assert_eq!(fs::read_dir(maps).map_or(0, |entries| entries.count()), 0, "maps of devices, {when}");
+        assert_eq!(loop_devices_below(&self.base.join("root")), 0, "loop devices, {when}");
         assert_eq!(fs::read_to_string(self.outside.join("precious")).unwrap(), "of others", "{when}");
         let old = fs::read_to_string(self.outside.join("dir/old")).unwrap();
         assert_eq!(old, "of earlier pods", "{when}");

@@ -6,6 +6,7 @@
 //! killed while the answer is pending. The driver refuses wrong calls: to unstage a published volume, and to unpublish
 //! one that sub-paths still show.
 
+use model::GrpcCode;
 use std::collections::VecDeque;
 use std::fs;
 use std::io;
@@ -15,8 +16,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use decide::csi::{CsiVolumes, VolumeRequest, VolumeRequestFrom, VolumeRequestId, inline_handle, paths};
-use decide::event::ExpandOutcome;
+use decide::action::ExpandOutcome;
+use decide::csi::{VolumeRequest, VolumeRequestFrom, VolumeRequestId, inline_handle, paths};
+use decide::volume_operations::CsiVolumes;
 use decide::{ActionResult, Effect};
 use engine::{CsiPorts, VolumeCalls};
 use futures::StreamExt;
@@ -36,7 +38,7 @@ use serde_json::{Value, json};
 
 use super::killed::{Phase, apart, dies_at, now, text};
 use super::steps::step;
-use super::testing::{LoopDevice, Mounts};
+use super::testing::{LoopDevice, Mounts, loop_devices_below};
 use super::{HostCsiFiles, HostPodFiles};
 use crate::mountinfo::MountTable;
 
@@ -65,7 +67,7 @@ impl Driver {
         step(name);
         let done = work();
         step(name);
-        done.map_err(|error| CsiError::Rpc { code: "Internal", message: format!("{name}: {error}") })
+        done.map_err(|error| CsiError::Rpc { code: GrpcCode::Internal, message: format!("{name}: {error}") })
     }
 
     fn is_mounted(&self, below: &Path) -> bool {
@@ -129,6 +131,8 @@ impl CsiDrivers for Driver {
         self.call("unpublish", || {
             let sub_paths = self.root.join("pods/0f1e/volume-subpaths");
             must(!self.is_mounted(&sub_paths), "sub-paths still show it")?;
+            let devices = self.root.join("plugins/kubernetes.io/csi/volumeDevices");
+            must(!self.is_mounted(&devices.join("pv/dev")), "the device is still mapped")?;
             self.hide(target)?;
             let gone = if target.is_dir() { fs::remove_dir(target) } else { fs::remove_file(target) };
             gone.or_else(|error| must(error.kind() == io::ErrorKind::NotFound, "its place can't be removed"))
@@ -335,7 +339,7 @@ impl Pod {
         let (expect, records) = match self.case {
             "filesystem" => (2, 2),
             // One record serves both uses of a device.
-            "device" => (1, 1),
+            "device" => (2, 1),
             "sub-paths" => (4, 2),
             _ => (1, 1),
         };
@@ -351,8 +355,12 @@ impl Pod {
         let drafts = found.iter().filter(|path| path.extension().is_some_and(|end| end == "new")).count();
         assert_eq!((found.len(), drafts), (records, 0), "records and drafts, {when}: {found:?}");
         let paths = self.volume().paths;
-        if let Some(link) = paths.link {
-            assert_eq!(fs::read_link(link).unwrap(), Path::new(&paths.target), "{when}");
+        if let Some(device) = paths.device {
+            assert_eq!(fs::read_link(device.link).unwrap(), Path::new(&paths.target), "{when}");
+            let number = |path: &Path| path.metadata().unwrap().rdev();
+            assert_eq!(number(Path::new(&device.map)), number(&self.base.join("disk")), "the map, {when}");
+            let pinned: Vec<PathBuf> = mounts.pinned().into_iter().map(|(_, map)| map).collect();
+            assert_eq!(pinned, [PathBuf::from(device.map)], "loop devices, {when}");
             return;
         }
         let target = PathBuf::from(paths.target);
@@ -388,6 +396,7 @@ impl Pod {
             .filter(|path| !shared.iter().any(|name| csi.join(name) == *path))
             .collect();
         assert_eq!(left, Vec::<PathBuf>::new(), "{when}");
+        assert_eq!(loop_devices_below(&self.root()), 0, "loop devices, {when}");
         for name in ["old/file", "file"] {
             let text = fs::read_to_string(self.data().join(name)).unwrap();
             assert_eq!(text, "of an earlier pod", "{name}, {when}");

@@ -33,6 +33,11 @@ impl FilesLayout {
         below(&self.pod(uid)?, path)
     }
 
+    /// A path that must be in the directory of plugins.
+    pub fn in_plugins(&self, path: &str) -> Result<PathBuf, FilesError> {
+        below(&self.root.join("plugins"), path)
+    }
+
     /// The file for termination messages that `path` means, relative to [`FilesLayout::pods`]. `None`: it is not the
     /// one that the agent creates for this container. Runtimes may report the path with symlinks of the root directory
     /// resolved.

@@ -4,6 +4,7 @@
 //! removed through descriptors: the directory is opened below the logs directory through no symlink, and its entries
 //! are unlinked in it.
 
+use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -16,6 +17,7 @@ use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::confined_open::open_without_symlinks;
+use super::device_map;
 use super::layout::{FilesLayout, failed, single_name};
 use super::tree::remove_tree;
 
@@ -155,6 +157,8 @@ pub fn remove_link(layout: &FilesLayout, name: &str) -> Result<(), FilesError> {
             let path = layout.log_links_dir.join(name);
             Err(FilesError::Refused { message: format!("{} is not a link, not removing it", path.display()) })
         }
+        // A log that was being rotated is there again.
+        _ if layout.log_links_dir.join(name).exists() => Ok(()),
         _ => links.unlink(name),
     }
 }
@@ -174,25 +178,48 @@ pub fn highest_number(layout: &FilesLayout, dir: &str) -> Result<Option<u32>, Fi
 
 pub fn leftovers(layout: &FilesLayout) -> Result<LeftoverFiles, FilesError> {
     let mut problems = Vec::new();
-    let mut list = |dir: &Path| {
-        names(dir).unwrap_or_else(|error| {
-            problems.push(error.user_message());
-            Vec::new()
-        })
-    };
-    let is_dir =
-        |base: &Path, name: &String| base.join(name).symlink_metadata().is_ok_and(|meta| meta.is_dir());
+    let pod_dirs = directories(&layout.pods(), &mut problems).into_iter().map(PodUid::from);
+    let mut pod_dirs: BTreeSet<PodUid> = pod_dirs.collect();
+    let pod_dirs_complete = problems.is_empty();
+    let log_dirs = directories(&layout.pod_logs, &mut problems);
+    let links = names(&layout.log_links_dir).unwrap_or_else(|error| {
+        problems.push(error.user_message());
+        Vec::new()
+    });
     let dead = |name: &String| {
         let path = layout.log_links_dir.join(name);
         name.ends_with(LINK_SUFFIX)
             && path.is_symlink()
             && matches!(path.metadata(), Err(error) if error.kind() == std::io::ErrorKind::NotFound)
     };
-    let pod_dirs = list(&layout.pods()).into_iter().filter(|name| is_dir(&layout.pods(), name));
-    let pod_dirs = pod_dirs.map(PodUid::from).collect();
-    let log_dirs = list(&layout.pod_logs).into_iter().filter(|name| is_dir(&layout.pod_logs, name)).collect();
-    let dead_links = list(&layout.log_links_dir).into_iter().filter(dead).collect();
-    Ok(LeftoverFiles { pod_dirs, log_dirs, dead_links, problems })
+    let dead_links = links.into_iter().filter(dead).collect();
+    // Maps of devices of pods whose directory is gone.
+    match device_map::pods(&layout.root) {
+        Ok(found) => pod_dirs.extend(found),
+        Err(error) => problems.push(error.user_message()),
+    }
+    let pod_dirs = Vec::from_iter(pod_dirs);
+    Ok(LeftoverFiles { pod_dirs, pod_dirs_complete, log_dirs, dead_links, problems })
+}
+
+/// Names of the directories in a directory of the agent. `problems` gets what could not be read.
+fn directories(dir: &Path, problems: &mut Vec<String>) -> Vec<String> {
+    let names = names(dir).unwrap_or_else(|error| {
+        problems.push(error.user_message());
+        Vec::new()
+    });
+    let mut is_dir = |name: &String| {
+        let path = dir.join(name);
+        match path.symlink_metadata() {
+            Ok(found) => found.is_dir(),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => false,
+            Err(error) => {
+                problems.push(format!("look at {}: {error}", path.display()));
+                false
+            }
+        }
+    };
+    names.into_iter().filter(|name| is_dir(name)).collect()
 }
 
 /// Sorted names in a directory of the agent. A missing directory has none.
@@ -298,6 +325,9 @@ mod tests {
         fs::create_dir(&precious).unwrap();
         symlink(&precious, &spare).unwrap();
         let log = dir.join("0.log").to_str().unwrap().to_owned();
+        let real = rustix::fs::open(&dir, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).unwrap();
+        let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC;
+        let write_real_log = || rustix::fs::openat(&real, "0.log", flags, Mode::RWXU).map(drop).unwrap();
         let stop = std::sync::atomic::AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -313,6 +343,8 @@ mod tests {
                     break;
                 }
                 fs::write(precious.join("0.log"), "of the host").unwrap();
+                // Without a log there is nothing to remove, and so no moment between the list and the removal.
+                write_real_log();
                 match remove_logs(&layout, &log) {
                     Ok(()) => removed += 1,
                     Err(_) => refused += 1,
@@ -332,6 +364,18 @@ mod tests {
         symlink(&layout.log_links_dir, &layout.log_links_dir).unwrap();
         let found = leftovers(&layout).unwrap();
         assert_eq!((found.pod_dirs.len(), found.log_dirs.len()), (1, 1));
+        assert_eq!(found.problems.len(), 1, "{:?}", found.problems);
+        assert!(found.pod_dirs_complete, "pods are not concerned");
+    }
+
+    #[test]
+    fn directories_of_pods_that_can_not_be_listed_are_not_taken_for_absent() {
+        let (_temp, layout) = bench();
+        assert!(leftovers(&layout).unwrap().pod_dirs_complete, "no pods directory yet");
+        fs::create_dir_all(layout.root.clone()).unwrap();
+        fs::write(layout.pods(), "no directory").unwrap();
+        let found = leftovers(&layout).unwrap();
+        assert_eq!((found.pod_dirs_complete, found.pod_dirs.len(), found.log_dirs.len()), (false, 0, 1));
         assert_eq!(found.problems.len(), 1, "{:?}", found.problems);
     }
 

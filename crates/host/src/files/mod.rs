@@ -11,7 +11,7 @@
 //!                                                              ~downward-api, these on a tmpfs), see `content`
 //!                  /volumes/kubernetes.io~local-volume/<pv>        bind mount of a directory or disk (also ~nfs), see
 //!                                                              `persistent`: the content is not the pod's
-//!                  /volumeDevices/kubernetes.io~local-volume/<pv>  link to a device
+//!                  /volumeDevices/kubernetes.io~local-volume/<pv>  link to a device, see `device_map`
 //!                  /volume-subpaths/<volume>/<container>/<n>   bind mounts of a volume's inside
 //!                  /containers/<container>/<id>                termination messages, written by containers
 //!                  /etc-hosts
@@ -25,6 +25,7 @@ mod confined_open;
 mod container;
 mod content;
 mod csi;
+mod device_map;
 mod disk;
 mod disk_use;
 mod empty_dir;
@@ -46,10 +47,11 @@ mod volume_notices;
 mod workers;
 
 pub(crate) use confined_open::{open_subdir_on_same_mount, open_without_symlinks};
+pub(crate) use steps::step;
 #[cfg(test)]
 pub(crate) use tree::remove_tree;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -61,6 +63,7 @@ use model::volume::{VolumeKind, VolumeSetup};
 use model::{FullName, PodUid};
 use ports::{FilesError, LeftoverFiles, PodFiles};
 
+use crate::quota::ProjectQuotas;
 use layout::FilesLayout;
 use steps::WorkProgress;
 use workers::{VolumeWorkers, WorkScope};
@@ -79,6 +82,7 @@ pub struct HostPodFiles {
     workers: VolumeWorkers,
     /// Workers for termination messages, which are read while volumes of the same pod hang.
     message_workers: VolumeWorkers,
+    quotas: ProjectQuotas,
 }
 
 impl HostPodFiles {
@@ -93,7 +97,12 @@ impl HostPodFiles {
             layout: Arc::new(FilesLayout { root, pod_logs, log_links_dir: links }),
             workers: VolumeWorkers::new(),
             message_workers: VolumeWorkers::with_stall_timeout(MESSAGE_STALL_TIMEOUT),
+            quotas: ProjectQuotas::default(),
         }
+    }
+
+    pub fn with_quotas(self, quotas: ProjectQuotas) -> Self {
+        Self { quotas, ..self }
     }
 
     /// Sends notices about the work there.
@@ -127,7 +136,13 @@ impl HostPodFiles {
 #[async_trait]
 impl PodFiles for HostPodFiles {
     async fn prepare_node(&self) -> Result<(), FilesError> {
-        self.blocking(node::prepare).await
+        let quotas = self.quotas.clone();
+        self.blocking(move |layout| {
+            node::prepare(layout)?;
+            quotas.prepare(&layout.pods());
+            Ok(())
+        })
+        .await
     }
 
     async fn make_pod_dirs(&self, uid: &PodUid, log_dir: &str) -> Result<(), FilesError> {
@@ -146,17 +161,26 @@ impl PodFiles for HostPodFiles {
                     .run(uid, lane, what.clone(), move |_| Ok(persistent::shared_resources(&local)))
                     .await?
             }
+            VolumeKind::Device(device) => {
+                vec![device_map::lock_name(&device_map::volume_of(Path::new(&device.paths.map)))]
+            }
             _ => Vec::new(),
         };
         let (layout, own_uid) = (Arc::clone(&self.layout), uid.clone());
-        let work = move |_: &WorkProgress| set_up(&layout, &own_uid, &wanted);
+        let quotas = self.quotas.clone();
+        let work = move |_: &WorkProgress| set_up(&layout, &quotas, &own_uid, &wanted);
         self.workers.run_on(uid, lane, &shared, what, work).await
     }
 
     async fn disk_use(&self, uid: &PodUid, paths: &[String]) -> Result<Vec<u64>, FilesError> {
         let known = |path: &String| self.layout.in_pod(uid, path).or_else(|_| self.layout.in_pod_logs(path));
         let paths = paths.iter().map(known).collect::<Result<Vec<_>, _>>()?;
-        let work = move |_: &WorkProgress| paths.iter().map(|path| disk_use::measure(path)).collect();
+        let quotas = self.quotas.clone();
+        let measure = move |path: &PathBuf| match quotas.usage(path) {
+            Some(figures) => Ok(figures.bytes),
+            None => disk_use::measure(path),
+        };
+        let work = move |_: &WorkProgress| paths.iter().map(measure).collect();
         self.workers.run(uid, WorkScope::Measuring, format!("measuring the storage of pod {uid}"), work).await
     }
 
@@ -210,16 +234,28 @@ impl PodFiles for HostPodFiles {
     async fn tear_down_volumes(&self, uid: &PodUid) -> Result<(), FilesError> {
         let what = format!("tearing down the volumes of pod {uid}");
         let pod = self.layout.pod(uid)?;
-        let own = pod.clone();
-        let work =
-            move |_: &WorkProgress| Ok((tear_down::tear_down_volumes(&own), persistent::local_names(&own)?));
-        let (mut result, local) = self.workers.run(uid, WorkScope::Pod, what.clone(), work).await?;
+        let (layout, own, own_uid) = (Arc::clone(&self.layout), pod.clone(), uid.clone());
+        let (pods, quotas) = (self.layout.pods(), self.quotas.clone());
+        let work = move |_: &WorkProgress| {
+            let torn_down = tear_down::tear_down_volumes(&own);
+            quotas.release_gone(&pods);
+            let devices = device_map::local_names(&layout, &own, &own_uid)?;
+            Ok((torn_down, persistent::local_names(&own)?, devices))
+        };
+        let (mut result, local, devices) = self.workers.run(uid, WorkScope::Pod, what.clone(), work).await?;
         for name in local {
             let (layout, pod) = (Arc::clone(&self.layout), pod.clone());
             let shared = [persistent::device_mount_name(&name)];
             let work = move |_: &WorkProgress| persistent::release_local_volume(&layout, &pod, &name);
             let given_up = self.workers.run_on(uid, WorkScope::Pod, &shared, what.clone(), work).await;
             result = result.and(given_up);
+        }
+        for name in devices {
+            let (layout, pod, own_uid) = (Arc::clone(&self.layout), pod.clone(), uid.clone());
+            let shared = [device_map::lock_name(&name)];
+            let work = move |_: &WorkProgress| device_map::release_local(&layout, &pod, &own_uid, &name);
+            let released = self.workers.run_on(uid, WorkScope::Pod, &shared, what.clone(), work).await;
+            result = result.and(released);
         }
         result
     }
@@ -244,11 +280,19 @@ impl PodFiles for HostPodFiles {
     }
 }
 
-fn set_up(layout: &FilesLayout, uid: &PodUid, volume: &VolumeSetup) -> Result<(), FilesError> {
+fn set_up(
+    layout: &FilesLayout,
+    quotas: &ProjectQuotas,
+    uid: &PodUid,
+    volume: &VolumeSetup,
+) -> Result<(), FilesError> {
     match &volume.kind {
-        VolumeKind::EmptyDir { path, ready_marker, medium, fs_group } => {
+        VolumeKind::EmptyDir { path, ready_marker, medium, fs_group, project_quota } => {
             let path = layout.in_pod(uid, path)?;
             let ready_marker = layout.in_pod(uid, ready_marker)?;
+            if *project_quota {
+                empty_dir::assign_quota(&path, &ready_marker, quotas)?;
+            }
             empty_dir::set_up(&path, &ready_marker, medium, *fs_group)
         }
         VolumeKind::HostPath { path, check } => host_path::check(path, *check),
@@ -260,7 +304,7 @@ fn set_up(layout: &FilesLayout, uid: &PodUid, volume: &VolumeSetup) -> Result<()
             persistent::set_up_local(layout, &layout.in_pod(uid, &local.target)?, local)
         }
         VolumeKind::Nfs(nfs) => persistent::set_up_nfs(&layout.in_pod(uid, &nfs.target)?, nfs),
-        VolumeKind::Device(device) => persistent::map_device(&layout.in_pod(uid, &device.link)?, device),
+        VolumeKind::Device(device) => device_map::set_up_local(layout, uid, device),
     }
 }
 
@@ -269,7 +313,7 @@ mod attacks;
 #[cfg(test)]
 mod hung;
 #[cfg(test)]
-mod killed;
+pub(crate) mod killed;
 #[cfg(test)]
 mod killed_csi;
 #[cfg(test)]

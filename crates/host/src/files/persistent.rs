@@ -1,10 +1,10 @@
-//! Persistent volumes that are on this machine or on a server: directories, disks, NFS, devices.
+//! Persistent volumes that are on this machine or on a server: directories, disks, NFS. Disks that containers get as
+//! devices are in [`super::device_map`].
 //!
 //! ```text
 //!   directory ──────────────────────────────> bind ──> <pod>/volumes/kubernetes.io~local-volume/<pv>
 //!   disk ──> empty? format ──> mount once for the node ──> bind ──> the same
 //!   NFS  ───────────────────────────────────> mount ──> <pod>/volumes/kubernetes.io~nfs/<pv>
-//!   device ─────────────────────────────────> link ───> <pod>/volumeDevices/kubernetes.io~local-volume/<pv>
 //! ```
 //! Every step checks the mount table first, so a set-up that was interrupted anywhere is repeated. The pod's directory
 //! of the volume is created first and removed last, so a tear-down finds every volume. Several pods may use a disk or
@@ -15,7 +15,7 @@
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use model::volume::{DeviceVolume, LocalVolume, MountStage, NfsVolume, VolumeNotice};
+use model::volume::{LocalVolume, MountStage, NfsVolume, VolumeNotice};
 use ports::FilesError;
 use rustix::fs::StatVfsMountFlags;
 use rustix::io::Errno;
@@ -208,29 +208,6 @@ fn nfs_words(target: &Path, volume: &NfsVolume) -> Vec<String> {
     words
 }
 
-/// Links the device under the name that is passed to the runtime.
-pub fn map_device(link: &Path, volume: &DeviceVolume) -> Result<(), FilesError> {
-    let device = Path::new(&volume.device);
-    let found = std::fs::metadata(device).map_err(failed("find device", device))?;
-    if !found.file_type().is_block_device() {
-        let message = format!("{} is not a block device", volume.device);
-        return Err(FilesError::Mount { stage: MountStage::SetUp, message });
-    }
-    if let Some(dir) = link.parent() {
-        make_dirs(dir, 0o750)?;
-    }
-    match std::fs::read_link(link) {
-        Ok(old) if old == device => return Ok(()),
-        Ok(_) => {
-            step("remove the link to another device");
-            std::fs::remove_file(link).map_err(failed("remove", link))?;
-        }
-        Err(_) => {}
-    }
-    step("link the device");
-    std::os::unix::fs::symlink(device, link).map_err(failed("link", link))
-}
-
 /// Unmounts the pod's persistent volumes. `pod` is its real path. Directories of local volumes stay, for
 /// [`release_local_volume`].
 pub fn unmount(pod: &Path) -> Result<(), FilesError> {
@@ -246,7 +223,7 @@ pub fn unmount(pod: &Path) -> Result<(), FilesError> {
         // Fails, as wanted, while a volume's directory is left in it.
         let _ = std::fs::remove_dir(&dir);
     }
-    result.and(super::tree::remove_tree(&pod.join("volumeDevices").join(LOCAL)))
+    result
 }
 
 /// Local volumes that the pod has a directory of. Names that can't be a persistent volume's are ignored.

@@ -6,9 +6,11 @@ use std::process::Command;
 use model::volume::LocalVolume;
 use rustix::mount::{MountFlags, UnmountFlags};
 
+use crate::loop_device;
 use crate::mountinfo::MountTable;
 
-/// Unmounts whatever is mounted below a directory when the test ends, however it ends.
+/// Unmounts whatever is mounted below a directory when the test ends, however it ends, and detaches loop devices over
+/// what is mounted.
 pub struct Mounts {
     base: PathBuf,
 }
@@ -20,15 +22,30 @@ impl Mounts {
     pub fn count(&self) -> usize {
         MountTable::read().unwrap().at_or_below(&self.base).count()
     }
+    /// Loop devices over mounted devices, each with what it is attached to.
+    pub fn pinned(&self) -> Vec<(PathBuf, PathBuf)> {
+        let table = MountTable::read().unwrap();
+        let mut attached = loop_device::attached().unwrap();
+        attached.retain(|(_, backing)| backing.starts_with(&self.base) && table.at(backing).is_some());
+        attached
+    }
 }
 
 impl Drop for Mounts {
     fn drop(&mut self) {
         let table = MountTable::read().unwrap();
+        for (device, backing) in self.pinned() {
+            let _ = loop_device::detach(&device, &backing);
+        }
         for mount in table.at_or_below(&self.base) {
             let _ = rustix::mount::unmount(&mount.mount_point, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW);
         }
     }
+}
+
+/// Loop devices over files in a directory, mounted or not.
+pub fn loop_devices_below(dir: &Path) -> usize {
+    loop_device::attached().unwrap().iter().filter(|(_, backing)| backing.starts_with(dir)).count()
 }
 
 pub fn bind(from: &Path, to: &Path) {
@@ -42,6 +59,7 @@ pub fn tmpfs(at: &Path) {
 /// A loop device over a file. Declare it before [`Mounts`], which is dropped first then.
 pub struct LoopDevice {
     pub path: PathBuf,
+    file: PathBuf,
 }
 
 impl LoopDevice {
@@ -49,13 +67,15 @@ impl LoopDevice {
         std::fs::File::options().create(true).append(true).open(file).unwrap().set_len(bytes).unwrap();
         let output = Command::new("losetup").args(["-f", "--show"]).arg(file).output().unwrap();
         assert!(output.status.success(), "{output:?}");
-        Self { path: String::from_utf8(output.stdout).unwrap().trim().into() }
+        let path = String::from_utf8(output.stdout).unwrap().trim().into();
+        Self { path, file: file.canonicalize().unwrap() }
     }
 }
 
 impl Drop for LoopDevice {
     fn drop(&mut self) {
-        let _ = Command::new("losetup").arg("-d").arg(&self.path).status();
+        // Its number may be another test's by now.
+        let _ = loop_device::detach(&self.path, &self.file);
     }
 }
 

@@ -4,12 +4,17 @@
 //! expected. So files are opened beneath the logs directory without following any symlink, and only regular files are
 //! read.
 
+mod earlier_files;
+mod file_lease;
 mod line;
+mod log_file;
 mod open;
 pub(crate) mod render;
+mod rotate;
 mod rotated_logs;
 mod stream;
 mod tail;
+mod write_notices;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -20,6 +25,7 @@ use ports::{ContainerLogs, LogBytes};
 
 pub use open::open_log;
 pub use ports::{LogOptions, LogOutput};
+pub use rotate::HostLogFiles;
 pub use stream::stream;
 
 pub(crate) use open::regular;

@@ -2,8 +2,8 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::AsFd;
-use std::path::{Component, Path};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{FileType, Mode, OFlags};
 
@@ -11,19 +11,37 @@ use crate::files::open_without_symlinks;
 
 /// Opens a regular file below `logs_dir`, following no symlink below it.
 pub fn open_log(logs_dir: &Path, path: &Path) -> io::Result<File> {
-    let inside = path.strip_prefix(logs_dir).ok().filter(|rest| {
-        rest.components().next().is_some()
-            && rest.components().all(|part| matches!(part, Component::Normal(_)))
-    });
-    let Some(inside) = inside else {
-        let message = format!("{} is not below {}", path.display(), logs_dir.display());
-        return Err(io::Error::new(io::ErrorKind::PermissionDenied, message));
-    };
+    let inside = path.strip_prefix(logs_dir).ok().filter(|rest| is_plain(rest));
+    let Some(inside) = inside else { return Err(outside(logs_dir, path)) };
     let base = rustix::fs::open(logs_dir, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     // Non-blocking, because opening a fifo would wait for its writer.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = open_without_symlinks(base.as_fd(), inside, flags, Mode::empty())?;
     regular(File::from(file))
+}
+
+/// Opens the directory of a log below `logs_dir`, following no symlink below it.
+pub(super) fn open_directory(logs_dir: &Path, log: &Path) -> io::Result<OwnedFd> {
+    let inside =
+        log.parent().and_then(|parent| parent.strip_prefix(logs_dir).ok()).filter(|rest| is_plain(rest));
+    let Some(inside) = inside else { return Err(outside(logs_dir, log)) };
+    let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let base = rustix::fs::open(logs_dir, OFlags::PATH | flags, Mode::empty())?;
+    Ok(open_without_symlinks(base.as_fd(), inside, OFlags::RDONLY | flags, Mode::empty())?)
+}
+
+/// A path to an open directory that nobody can lead elsewhere.
+pub(super) fn own_path(dir: &OwnedFd) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd()))
+}
+
+fn is_plain(rest: &Path) -> bool {
+    rest.components().next().is_some() && rest.components().all(|part| matches!(part, Component::Normal(_)))
+}
+
+fn outside(logs_dir: &Path, path: &Path) -> io::Error {
+    let message = format!("{} is not below {}", path.display(), logs_dir.display());
+    io::Error::new(io::ErrorKind::PermissionDenied, message)
 }
 
 /// Refuses everything but regular files: reading a fifo or a device may block for ever.

@@ -24,17 +24,25 @@ use futures::StreamExt;
 use futures::stream::{self, BoxStream};
 use inotify::{EventStream, Inotify, WatchMask};
 use ports::LogOptions;
-use tokio::io::{AsyncReadExt, AsyncSeekExt};
+use tokio::io::AsyncSeekExt;
 use tokio::time::Instant;
 
-use super::open::open_log;
+use super::earlier_files::files_to_read;
+use super::file_lease::has_writer;
+use super::log_file::LogFile;
+use super::open::{open_directory, open_log, own_path};
 use super::render::Renderer;
 use super::rotated_logs::RotatedLogs;
-use super::tail::tail_offset;
 
 const PIECE: usize = 32 * 1024;
 /// How often a followed log is read although there was no notification of a change.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// How long a log that was replaced is read on at most, while the runtime has it open.
+const LAST_LINES_WITHIN: Duration = Duration::from_secs(5);
+/// The same where the filesystem can't tell whether a file is open.
+const LAST_LINES_WITHOUT_LEASES: Duration = Duration::from_millis(100);
+const LAST_LINES_PAUSE: Duration = Duration::from_millis(10);
 
 /// Reads the log at `path`, which must be a regular file below `logs_dir`. `ended` resolves when the container writes
 /// no more; it is only used when following.
@@ -94,14 +102,16 @@ enum State {
 
 struct Reader {
     start: LogStreamRequest,
-    file: tokio::fs::File,
+    file: LogFile,
     renderer: Renderer,
     /// Files that followed this one at rotations; each is read when the one before was read to its end.
-    successors: VecDeque<tokio::fs::File>,
+    successors: VecDeque<LogFile>,
     rotated_logs: RotatedLogs,
     changes: Changes,
     /// Until then an empty file is waited for, although the log is not followed.
     first_line_until: Option<Instant>,
+    /// When it was seen that another file is at the log's path, until the old one is no longer written.
+    replaced_at: Option<Instant>,
     has_ended: bool,
     is_over: bool,
 }
@@ -109,17 +119,15 @@ struct Reader {
 impl Reader {
     async fn open(start: LogStreamRequest) -> io::Result<Box<Self>> {
         // Listed before the log is opened: files that are rotated away from now on may have to be read.
-        let log = start.path.clone();
+        let (logs_dir, log) = (start.logs_dir.clone(), start.path.clone());
         let siblings = match start.options.follow {
-            true => blocking(move || Ok(RotatedLogs::existing_beside(&log))).await?,
+            true => blocking(move || Ok(RotatedLogs::existing_beside(&logs_dir, &log))).await?,
             false => RotatedLogs::default(),
         };
-        let mut file = open(&start).await?;
-        if let Some(lines) = start.options.tail_lines {
-            let std_file = file.try_clone().await?.into_std().await;
-            let offset = blocking(move || tail_offset(&std_file, lines)).await?;
-            file.seek(SeekFrom::Start(offset)).await?;
-        }
+        let (logs_dir, log) = (start.logs_dir.clone(), start.path.clone());
+        let (lines, since) = (start.options.tail_lines, start.options.since);
+        let mut files = blocking(move || files_to_read(&logs_dir, &log, lines, since)).await?;
+        let file = files.pop_front().ok_or(io::ErrorKind::NotFound)?;
         let renderer = Renderer::new(&start.options);
         let changes = Changes::NotWatched;
         let waits = start.options.first_line_within;
@@ -127,10 +135,11 @@ impl Reader {
             start,
             file,
             renderer,
-            successors: VecDeque::new(),
+            successors: files,
             rotated_logs: siblings,
             changes,
             first_line_until: (!waits.is_zero()).then(|| Instant::now() + waits),
+            replaced_at: None,
             has_ended: false,
             is_over: false,
         }))
@@ -155,21 +164,32 @@ impl Reader {
 
     /// The whole file was read. Returns the output that the end of the file produces.
     async fn at_end(&mut self) -> io::Result<Bytes> {
+        if self.waits_for_last_lines().await {
+            return Ok(Bytes::new());
+        }
+        if let Some(successor) = self.successors.pop_front() {
+            if let Some(read) = self.file.metadata().await {
+                self.rotated_logs.mark_done(&read);
+            }
+            self.file = successor;
+            // Unless it is the log itself, it was rotated as well, maybe just now.
+            self.replaced_at = (!self.successors.is_empty()).then(Instant::now);
+            return Ok(self.renderer.restart());
+        }
         if self.waits_for_first_line().await? {
             return Ok(Bytes::new());
         }
-        if !self.start.options.follow || (self.has_ended && self.successors.is_empty()) {
+        // A reader that was behind may find more than one file.
+        if !self.start.options.follow || (self.has_ended && !self.look_for_successor().await?) {
             self.is_over = true;
             return Ok(self.renderer.finish());
         }
-        if let Some(successor) = self.successors.pop_front() {
-            self.rotated_logs.mark_done(&self.file.metadata().await?);
-            self.file = successor;
-            return Ok(self.renderer.restart());
+        if self.has_ended {
+            return Ok(Bytes::new());
         }
         if !self.changes.are_watched() {
             // Read once more: changes before the watch was added caused no notification.
-            self.changes = Changes::watch(self.start.path.parent());
+            self.changes = Changes::watch(&self.start.logs_dir, &self.start.path).await;
             return Ok(Bytes::new());
         }
         let was_replaced = self.look_for_successor().await?;
@@ -186,19 +206,41 @@ impl Reader {
         Ok(Bytes::new())
     }
 
+    /// The log was replaced, and the runtime may still write to the old file. `false`: it was read to its end.
+    async fn waits_for_last_lines(&mut self) -> bool {
+        let Some(replaced) = self.replaced_at else { return false };
+        let writer = match &self.file {
+            LogFile::Plain(file) => file.try_clone().await.ok(),
+            LogFile::Packed(_) => None,
+        };
+        let has_writer = match writer {
+            Some(file) => has_writer(&file.into_std().await),
+            None => Some(false),
+        };
+        let waited = replaced.elapsed();
+        if waited < LAST_LINES_WITHIN && has_writer.unwrap_or(waited < LAST_LINES_WITHOUT_LEASES) {
+            tokio::time::sleep(LAST_LINES_PAUSE).await;
+        } else {
+            // Read once more: it may have been written and closed since its end was read.
+            self.replaced_at = None;
+        }
+        true
+    }
+
     /// Returns false if there is nothing to wait for. A container counts as running as soon as its process exists,
     /// which may be a moment before the process has written its first line.
     async fn waits_for_first_line(&mut self) -> io::Result<bool> {
         let Some(until) = self.first_line_until.filter(|_| !self.start.options.follow) else {
             return Ok(false);
         };
-        if self.file.metadata().await?.len() > 0 || Instant::now() >= until {
+        let is_empty = self.file.metadata().await.is_some_and(|file| file.len() == 0);
+        if !is_empty || Instant::now() >= until {
             self.first_line_until = None;
             // Something may have been written since the end was read.
             return Ok(true);
         }
         if !self.changes.are_watched() {
-            self.changes = Changes::watch(self.start.path.parent());
+            self.changes = Changes::watch(&self.start.logs_dir, &self.start.path).await;
             return Ok(true);
         }
         tokio::select! {
@@ -216,16 +258,20 @@ impl Reader {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
             Err(error) => return Err(error),
         };
-        let (old, new) = (self.file.metadata().await?, now.metadata().await?);
+        let new = now.metadata().await?;
+        // The last file is never a compressed one.
+        let Some(file) = self.file.as_plain() else { return Ok(false) };
+        let old = file.metadata().await?;
         if (old.dev(), old.ino()) != (new.dev(), new.ino()) {
             self.successors = self.missed(old, new).await?;
-            self.successors.push_back(now);
+            self.successors.push_back(LogFile::Plain(now));
+            self.replaced_at = Some(Instant::now());
             return Ok(true);
         }
-        if new.len() < self.file.stream_position().await? {
+        if new.len() < file.stream_position().await? {
             // The file was truncated in place: its content is new, and the rest of a line that started before is lost.
+            file.seek(SeekFrom::Start(0)).await?;
             self.renderer.restart();
-            self.file.seek(SeekFrom::Start(0)).await?;
             return Ok(true);
         }
         Ok(false)
@@ -234,7 +280,7 @@ impl Reader {
 
 impl Reader {
     /// The files that were rotated away between these two.
-    async fn missed(&mut self, old: Metadata, new: Metadata) -> io::Result<VecDeque<tokio::fs::File>> {
+    async fn missed(&mut self, old: Metadata, new: Metadata) -> io::Result<VecDeque<LogFile>> {
         let (logs_dir, path) = (self.start.logs_dir.clone(), self.start.path.clone());
         let mut siblings = std::mem::take(&mut self.rotated_logs);
         let look = move || {
@@ -243,7 +289,7 @@ impl Reader {
         };
         let (siblings, files) = blocking(look).await?;
         self.rotated_logs = siblings;
-        Ok(files.into_iter().map(tokio::fs::File::from_std).collect())
+        Ok(files.into())
     }
 }
 
@@ -272,14 +318,26 @@ impl Changes {
         !matches!(self, Changes::NotWatched)
     }
 
-    fn watch(dir: Option<&Path>) -> Self {
-        let watch = || {
-            let inotify = Inotify::init()?;
-            let mask = WatchMask::MODIFY | WatchMask::CREATE | WatchMask::MOVE | WatchMask::DELETE;
-            inotify.watches().add(dir.unwrap_or(Path::new("/")), mask | WatchMask::ONLYDIR)?;
-            inotify.into_event_stream(vec![0; 4096])
+    /// Of the directory of the log, which is opened without following symlinks.
+    fn watch(logs_dir: &Path, log: &Path) -> impl Future<Output = Self> + Send + use<> {
+        let (logs_dir, log) = (logs_dir.to_owned(), log.to_owned());
+        let watch = move || {
+            let dir = open_directory(&logs_dir, &log)?;
+            Changes::inotify(&own_path(&dir))
         };
-        watch().map_or(Changes::Polled, Changes::Watched)
+        async move {
+            match blocking(watch).await.and_then(|inotify| inotify.into_event_stream(vec![0; 4096])) {
+                Ok(events) => Changes::Watched(events),
+                Err(_) => Changes::Polled,
+            }
+        }
+    }
+
+    fn inotify(dir: &Path) -> io::Result<Inotify> {
+        let inotify = Inotify::init()?;
+        let mask = WatchMask::MODIFY | WatchMask::CREATE | WatchMask::MOVE | WatchMask::DELETE;
+        inotify.watches().add(dir, mask | WatchMask::ONLYDIR)?;
+        Ok(inotify)
     }
 
     async fn next(&mut self) {

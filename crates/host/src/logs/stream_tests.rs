@@ -132,6 +132,7 @@ async fn follows_across_rotations_without_loss_or_repetition() {
         let mut old = OpenOptions::new().append(true).open(&b.path).unwrap();
         fs::rename(&b.path, b.path.with_extension(format!("log.{number}"))).unwrap();
         old.write_all(line(&format!("between {number}")).as_bytes()).unwrap();
+        drop(old);
         File::create(&b.path).unwrap();
         b.say(&format!("after {number}"));
         follower.expect(&format!("before {number}\nbetween {number}\nafter {number}\n")).await;
@@ -141,6 +142,53 @@ async fn follows_across_rotations_without_loss_or_repetition() {
     b.say("y");
     end.send(()).unwrap();
     follower.expect("x\ny\n").await;
+    follower.expect_end().await;
+}
+
+/// The runtime has begun a new log, and writes what it had read before to the old one.
+#[tokio::test]
+async fn what_is_written_late_to_the_old_file_is_read() {
+    let b = bench();
+    b.say("begin");
+    let (mut follower, end) = b.follow(LogOptions::default());
+    follower.expect("begin\n").await;
+    let mut old = OpenOptions::new().append(true).open(&b.path).unwrap();
+    fs::rename(&b.path, b.path.with_extension("log.20240101-000000")).unwrap();
+    b.say("new");
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    old.write_all(line("late").as_bytes()).unwrap();
+    drop(old);
+    follower.expect("late\nnew\n").await;
+    end.send(()).unwrap();
+    follower.expect_end().await;
+}
+
+/// A file that was rotated away in between is not yet at its end either, and is told once.
+#[tokio::test]
+async fn what_is_written_late_to_a_file_in_between_is_read_once() {
+    let b = bench();
+    let rotate = |name: &str| {
+        fs::rename(&b.path, b.path.with_extension(format!("log.{name}"))).unwrap();
+        File::create(&b.path).unwrap();
+    };
+    b.say("begin");
+    let (mut follower, end) = b.follow(LogOptions::default());
+    follower.expect("begin\n").await;
+    rotate("20240101-000001");
+    b.say("between");
+    let mut between = OpenOptions::new().append(true).open(&b.path).unwrap();
+    rotate("20240101-000002");
+    b.say("new");
+    let late = std::thread::spawn(move || {
+        std::thread::park_timeout(Duration::from_millis(300));
+        between.write_all(line("late").as_bytes()).unwrap();
+    });
+    follower.expect("between\nlate\nnew\n").await;
+    late.join().unwrap();
+    rotate("20240101-000003");
+    b.say("newer");
+    end.send(()).unwrap();
+    follower.expect("newer\n").await;
     follower.expect_end().await;
 }
 

@@ -4,6 +4,7 @@
 //!   request   00 <length: 4 bytes> 0a <length> <service>        answer   00 <length: 4 bytes> 08 <status>
 //! ```
 
+use model::GrpcCode;
 use std::io;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -27,12 +28,6 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use super::dial;
 
 const PATH: &str = "/grpc.health.v1.Health/Check";
-const CODE_OK: u32 = 0;
-const CODE_UNKNOWN: u32 = 2;
-const CODE_DEADLINE_EXCEEDED: u32 = 4;
-const CODE_UNIMPLEMENTED: u32 = 12;
-const CODE_INTERNAL: u32 = 13;
-const CODE_UNAVAILABLE: u32 = 14;
 const SERVING: u64 = 1;
 const MAX_ANSWER: usize = 64 << 10;
 /// A failed connection attempt is repeated after this delay, while there is time.
@@ -41,7 +36,15 @@ const RECONNECT: Duration = Duration::from_secs(1);
 /// The result of a call.
 enum Reply {
     Status(u64),
-    Failed { code: u32, message: String },
+    Failed {
+        code: GrpcCode,
+        message: String,
+    },
+    /// A number that is no code of gRPC.
+    UnknownCode {
+        code: u32,
+        message: String,
+    },
 }
 
 pub async fn check(
@@ -79,15 +82,17 @@ pub async fn check(
         Reply::Status(status) => {
             ProbeOutcome::failure(format!("service unhealthy (responded with {:?})", status_name(status)))
         }
-        Reply::Failed { code: CODE_UNIMPLEMENTED, message } => ProbeOutcome::failure(format!(
+        Reply::Failed { code: GrpcCode::Unimplemented, message } => ProbeOutcome::failure(format!(
             "error: this server does not implement the grpc health protocol (grpc.health.v1.Health): {message}"
         )),
-        Reply::Failed { code: CODE_DEADLINE_EXCEEDED, .. } => {
+        Reply::Failed { code: GrpcCode::DeadlineExceeded, .. } => {
             ProbeOutcome::failure(format!("timeout: health rpc did not complete within {shown}"))
         }
         Reply::Failed { code, message } => ProbeOutcome::failure(format!(
-            "error: health rpc probe failed: rpc error: code = {} desc = {message}",
-            code_name(code)
+            "error: health rpc probe failed: rpc error: code = {code} desc = {message}"
+        )),
+        Reply::UnknownCode { code, message } => ProbeOutcome::failure(format!(
+            "error: health rpc probe failed: rpc error: code = Code({code}) desc = {message}"
         )),
     }
 }
@@ -105,7 +110,7 @@ async fn ask(stream: Http2Detector, address: &str, service: &str) -> Option<Repl
             Err(error) => {
                 let cause = std::error::Error::source(&error).map(ToString::to_string);
                 let message = format!("error reading from server: {}", cause.unwrap_or(error.to_string()));
-                Some(Reply::Failed { code: CODE_UNAVAILABLE, message })
+                Some(Reply::Failed { code: GrpcCode::Unavailable, message })
             }
         }
     };
@@ -188,7 +193,7 @@ async fn read(response: http::Response<hyper::body::Incoming>) -> Reply {
     }
     let collected = match Limited::new(body, MAX_ANSWER).collect().await {
         Ok(collected) => collected,
-        Err(error) => return Reply::Failed { code: CODE_UNAVAILABLE, message: error.to_string() },
+        Err(error) => return Reply::Failed { code: GrpcCode::Unavailable, message: error.to_string() },
     };
     let trailers = collected.trailers().cloned().unwrap_or_default();
     if let Some(failed) = failure(&trailers) {
@@ -197,7 +202,7 @@ async fn read(response: http::Response<hyper::body::Incoming>) -> Reply {
     let status = collected.to_bytes().get(5..).and_then(status_field);
     status.map_or_else(
         || Reply::Failed {
-            code: CODE_INTERNAL,
+            code: GrpcCode::Internal,
             message: "grpc: failed to unmarshal the received message".into(),
         },
         Reply::Status,
@@ -206,19 +211,25 @@ async fn read(response: http::Response<hyper::body::Incoming>) -> Reply {
 
 /// The gRPC error in headers or trailers; `None` if the status is OK or missing.
 fn failure(headers: &HeaderMap) -> Option<Reply> {
-    let code = headers.get("grpc-status")?.to_str().ok()?.parse().unwrap_or(CODE_UNKNOWN);
+    let number = headers.get("grpc-status")?.to_str().ok()?.parse::<u32>();
     let message = headers.get("grpc-message").and_then(|m| m.to_str().ok()).unwrap_or_default();
-    (code != CODE_OK).then(|| Reply::Failed { code, message: percent_decoded(message) })
+    let message = percent_decoded(message);
+    let Ok(code) = number else { return Some(Reply::Failed { code: GrpcCode::Unknown, message }) };
+    match i32::try_from(code).ok().and_then(GrpcCode::of_number) {
+        Some(GrpcCode::Ok) => None,
+        Some(code) => Some(Reply::Failed { code, message }),
+        None => Some(Reply::UnknownCode { code, message }),
+    }
 }
 
-fn http_code(status: u16) -> u32 {
+fn http_code(status: u16) -> GrpcCode {
     match status {
-        400 => CODE_INTERNAL,
-        401 => 16,
-        403 => 7,
-        404 => CODE_UNIMPLEMENTED,
-        429 | 502..=504 => CODE_UNAVAILABLE,
-        _ => CODE_UNKNOWN,
+        400 => GrpcCode::Internal,
+        401 => GrpcCode::Unauthenticated,
+        403 => GrpcCode::PermissionDenied,
+        404 => GrpcCode::Unimplemented,
+        429 | 502..=504 => GrpcCode::Unavailable,
+        _ => GrpcCode::Unknown,
     }
 }
 
@@ -294,27 +305,4 @@ fn status_name(status: u64) -> String {
         3 => "SERVICE_UNKNOWN".into(),
         other => other.to_string(),
     }
-}
-
-fn code_name(code: u32) -> String {
-    const NAMES: [&str; 17] = [
-        "OK",
-        "Canceled",
-        "Unknown",
-        "InvalidArgument",
-        "DeadlineExceeded",
-        "NotFound",
-        "AlreadyExists",
-        "PermissionDenied",
-        "ResourceExhausted",
-        "FailedPrecondition",
-        "Aborted",
-        "OutOfRange",
-        "Unimplemented",
-        "Internal",
-        "Unavailable",
-        "DataLoss",
-        "Unauthenticated",
-    ];
-    NAMES.get(code as usize).map_or_else(|| format!("Code({code})"), |name| (*name).to_owned())
 }

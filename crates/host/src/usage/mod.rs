@@ -22,12 +22,13 @@ use async_trait::async_trait;
 use model::Wall;
 use ports::{
     CgroupDetailLevel, CgroupUsage, FilesystemFigures, InterfaceFigures, MachineFacts, MachineUsage,
-    NamedUsage, PodCgroupUsage, PodCgroups, TreeFigures, UsageReader, WallClock,
+    NamedUsage, PodCgroupUsage, PodCgroups, TreeFigures, TreeSource, UsageReader, WallClock,
 };
 use tokio::sync::{Mutex, OnceCell};
 use tokio::time::Instant;
 
 use crate::cgroup::CgroupLayout;
+use crate::quota::ProjectQuotas;
 use cgroup_mounts::CgroupMounts;
 use files::KernelFileReader;
 pub(crate) use machine::interfaces;
@@ -55,6 +56,7 @@ pub struct HostUsage {
     statvfs_queries: PathQueries,
     /// Tree walks take long and may hang, so each tree has its own thread.
     tree_queries: PathQueries,
+    quotas: ProjectQuotas,
 }
 
 /// Where to read.
@@ -70,7 +72,19 @@ impl HostUsage {
             UsageRoots { cgroups: CgroupMounts::new(&layout), proc: "/proc".into(), sys: "/sys".into() };
         let (samples, facts) = (Mutex::new(BTreeMap::new()), OnceCell::new());
         let (questions, walks) = (PathQueries::default(), PathQueries::default());
-        Self { roots: Arc::new(place), wall, samples, facts, statvfs_queries: questions, tree_queries: walks }
+        Self {
+            roots: Arc::new(place),
+            wall,
+            samples,
+            facts,
+            statvfs_queries: questions,
+            tree_queries: walks,
+            quotas: ProjectQuotas::default(),
+        }
+    }
+
+    pub fn with_quotas(self, quotas: ProjectQuotas) -> Self {
+        Self { quotas, ..self }
     }
 
     async fn blocking<T: Send + 'static>(
@@ -266,10 +280,15 @@ impl UsageReader for HostUsage {
         self.statvfs_queries.ask(PathBuf::from(path), machine::filesystem).await
     }
 
-    async fn tree(&self, path: &str) -> io::Result<TreeFigures> {
+    async fn tree(&self, path: &str) -> io::Result<(TreeFigures, TreeSource)> {
         let (path, stop) = (PathBuf::from(path), Arc::new(AtomicBool::new(false)));
         let _stop_when_gone = StopOnDrop(stop.clone());
-        self.tree_queries.ask(path, move |path| walk::measure(path, &stop)).await
+        let quotas = self.quotas.clone();
+        let measure = move |path: &Path| match quotas.usage(path) {
+            Some(figures) => Ok((figures, TreeSource::ProjectQuota)),
+            None => Ok((walk::measure(path, &stop)?, TreeSource::Walk)),
+        };
+        self.tree_queries.ask(path, measure).await
     }
 }
 

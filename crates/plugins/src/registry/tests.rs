@@ -3,6 +3,7 @@ use crate::DriverClients;
 use crate::test_server::csi::node_server::{Node, NodeServer};
 use crate::test_server::csi::{NodeGetInfoRequest, NodeGetInfoResponse};
 use crate::test_server::registration as served;
+use model::GrpcCode;
 use ports::CsiDrivers;
 use served::registration_server::{Registration, RegistrationServer};
 use std::sync::Arc;
@@ -53,16 +54,20 @@ impl Node for Driver {
 }
 
 fn serve(socket: &Path, told: mpsc::UnboundedSender<(bool, String)>) -> tokio::task::JoinHandle<()> {
-    let listener = UnixListener::bind(socket).unwrap();
     let info = served::PluginInfo {
         r#type: "CSIPlugin".into(),
         name: "disk.example".into(),
         endpoint: String::new(),
         supported_versions: vec!["1.0.0".into()],
     };
+    serve_plugin(socket, Plugin { info, told })
+}
+
+fn serve_plugin(socket: &Path, plugin: Plugin) -> tokio::task::JoinHandle<()> {
+    let listener = UnixListener::bind(socket).unwrap();
     let incoming = tokio_stream::wrappers::UnixListenerStream::new(listener);
     let server = tonic::transport::Server::builder()
-        .add_service(RegistrationServer::new(Plugin { info, told }))
+        .add_service(RegistrationServer::new(plugin))
         .add_service(NodeServer::new(Driver));
     tokio::spawn(async move { server.serve_with_incoming(incoming).await.unwrap() })
 }
@@ -122,13 +127,15 @@ async fn a_plugin_is_asked_and_told() {
     assert_eq!(node.topology.get("zone").map(String::as_str), Some("a"));
     // What it does not know is told as gRPC tells it, and so is that nobody listens any more.
     let missing = drivers.node_unpublish_volume("disk.example", "h", "/t").await.unwrap_err();
-    assert!(matches!(missing, CsiError::Rpc { code: "Unimplemented", .. }), "{missing}");
+    assert!(matches!(missing, CsiError::Rpc { code: GrpcCode::Unimplemented, .. }), "{missing}");
     running.abort();
     let _ = running.await;
     std::fs::remove_file(&socket).unwrap();
     drivers.set_endpoint("disk.example", Some(&text(&socket)));
     let away = drivers.node_unpublish_volume("disk.example", "h", "/t").await.unwrap_err();
-    assert!(matches!(&away, CsiError::Rpc { code: "Unavailable", message } if message.contains("p.sock")));
+    assert!(
+        matches!(&away, CsiError::Rpc { code: GrpcCode::Unavailable, message } if message.contains("p.sock"))
+    );
     drivers.set_endpoint("disk.example", None);
     assert!(matches!(
         drivers.node_get_capabilities("disk.example").await,
@@ -144,4 +151,30 @@ async fn a_plugin_that_never_answers_is_given_up() {
     let error = PluginRegistry::new(temp.path()).get_info(&text(&socket)).await.unwrap_err();
     assert_eq!(error, CsiError::timed_out());
     assert!(!error.is_final());
+}
+
+#[tokio::test]
+async fn long_texts_of_a_plugin_are_cut_and_refused() {
+    let temp = tempfile::tempdir().unwrap();
+    let get_info = async |length: usize| {
+        let socket = temp.path().join(format!("{length}.sock"));
+        let long = || "x".repeat(length);
+        let info = served::PluginInfo {
+            r#type: long(),
+            name: long(),
+            endpoint: long(),
+            supported_versions: std::iter::repeat_with(long).take(20).collect(),
+        };
+        let running = serve_plugin(&socket, Plugin { info, told: mpsc::unbounded_channel().0 });
+        let info = PluginRegistry::new(temp.path()).get_info(&text(&socket)).await;
+        running.abort();
+        info
+    };
+    let info = get_info(100 << 10).await.unwrap();
+    let texts = [&info.kind, &info.name, &info.endpoint];
+    let longest = texts.into_iter().chain(&info.versions).map(String::len).max();
+    assert!(longest <= Some(TextLimit::QuotedValue.bytes()), "{longest:?}");
+    assert_eq!(info.versions.len(), MAX_VERSIONS);
+    let error = get_info(MAX_ANSWER_BYTES).await.unwrap_err().to_string();
+    assert!(error.contains("too large"), "{error}");
 }

@@ -21,6 +21,28 @@ pub fn number(variable: &str, default: usize) -> usize {
     }
 }
 
+/// By name, whatever a side measured.
+pub type Figures = BTreeMap<String, f64>;
+
+/// Which side a process measures. Without it, it is the parent of one process for each side.
+pub const SIDE: &str = "RUBELET_BENCH_SIDE";
+/// The file that a side writes its figures to.
+pub const OUT: &str = "RUBELET_BENCH_OUT";
+
+/// Runs this program again for one side. Also tells whether that came to its end: what it had measured when it failed
+/// counts.
+pub fn run_side(side: &str, binary: &Path) -> (Figures, bool) {
+    let out = tempfile::NamedTempFile::new().expect("a file for the figures");
+    let status = Command::new(std::env::current_exe().expect("this program"))
+        .env(SIDE, side)
+        .env(OUT, out.path())
+        .env("RUBELET_E2E_BINARY", binary)
+        .status()
+        .expect("run a side");
+    let text = fs::read_to_string(out.path()).expect("read the figures");
+    (serde_json::from_str(&text).unwrap_or_default(), status.success())
+}
+
 /// The agent that is looked at: the one that ships, or the one built beside this program.
 pub fn rubelet() -> PathBuf {
     std::env::var_os("RUBELET_BENCH_RUBELET").unwrap_or_else(|| env!("CARGO_BIN_EXE_rubelet").into()).into()

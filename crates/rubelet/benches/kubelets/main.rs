@@ -28,7 +28,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use figures::number;
+// Times in seconds, memory in MiB, CPU in thousandths of a core or seconds.
+use figures::{Figures, OUT, SIDE, number, run_side};
 
 /// What is measured, and how often.
 #[derive(Clone, Copy, Debug)]
@@ -40,12 +41,6 @@ pub struct Sizes {
     /// Seconds over which CPU at rest is measured.
     pub rest: usize,
 }
-
-/// Everything that one side came to, by name. Times in seconds, memory in MiB, CPU in thousandths of a core or seconds.
-pub type Figures = BTreeMap<String, f64>;
-
-const SIDE: &str = "RUBELET_BENCH_SIDE";
-const OUT: &str = "RUBELET_BENCH_OUT";
 
 fn main() -> ExitCode {
     let sizes = Sizes {
@@ -87,19 +82,6 @@ fn compare(sizes: Sizes) -> ExitCode {
     }
     eprintln!("a side did not come to its end (see above): its figures are missing");
     ExitCode::FAILURE
-}
-
-/// Runs this program again for one side. What it had measured when it failed counts.
-fn run_side(side: &str, binary: &Path) -> (Figures, bool) {
-    let out = tempfile::NamedTempFile::new().expect("a file for the figures");
-    let status = Command::new(std::env::current_exe().expect("this program"))
-        .env(SIDE, side)
-        .env(OUT, out.path())
-        .env("RUBELET_E2E_BINARY", binary)
-        .status()
-        .expect("run a side");
-    let text = std::fs::read_to_string(out.path()).expect("read the figures");
-    (serde_json::from_str(&text).unwrap_or_default(), status.success())
 }
 
 fn measure(side: &str, sizes: Sizes) {

@@ -207,6 +207,7 @@ kube-system   etcd-vm   0/0     Pending            0          <unknown>   <none>
             ephemeral_containers: 0,
             counts: Default::default(),
             volumes: Vec::new(),
+            selinux_volumes: Vec::new(),
             pod_certificates: Vec::new(),
             watches: vec![
                 WatchReport { resource: "pods".into(), last_word_secs: 61.2, ..WatchReport::default() },
@@ -219,6 +220,7 @@ kube-system   etcd-vm   0/0     Pending            0          <unknown>   <none>
                     resource: "secrets".into(),
                     object: "a/b".into(),
                     last_word_secs: 700.0,
+                    has_bookmarks: true,
                     problem: "list secrets:\nno".into(),
                     unreadable: vec!["a/b: data: wrong".into()],
                 },

@@ -25,7 +25,12 @@ pub const OPTIONS: &[CommandOption] = &[
         value: Some("NAME"),
         about: "which container; needed when there are several",
     },
-    CommandOption { name: "follow", letter: Some('f'), value: None, about: "go on until the container ends" },
+    CommandOption {
+        name: "follow",
+        letter: Some('f'),
+        value: None,
+        about: "follow the log until the container ends",
+    },
     CommandOption {
         name: "previous",
         letter: Some('p'),
@@ -36,14 +41,14 @@ pub const OPTIONS: &[CommandOption] = &[
         name: "tail",
         letter: None,
         value: Some("LINES"),
-        about: "begin with the last so many lines",
+        about: "begin with this many lines from the end",
     },
-    CommandOption { name: "timestamps", letter: None, value: None, about: "put its time before every line" },
+    CommandOption { name: "timestamps", letter: None, value: None, about: "print the time of every line" },
     CommandOption {
         name: "since",
         letter: None,
         value: Some("TIME"),
-        about: "leave out what is older, such as 10m",
+        about: "leave out lines that are older than this, such as 10m",
     },
 ];
 

@@ -1,4 +1,4 @@
-//! Commands for people, answered by the agent that runs on this node.
+//! Commands for users, answered by the agent that runs on this node.
 //!
 //! ```text
 //!   rubelet get pods ─┐                                        ┌─> /v1/pods, /v1/node
@@ -26,12 +26,42 @@ use client::{Client, ClientError};
 use find::FindError;
 use options::{CommandArguments, CommandOption, UsageError};
 
-/// The commands, with a line about each.
-pub const NAMES: &[(&str, &str)] = &[
-    ("get", "show the pods of the running agent, or its node"),
-    ("logs", "print the log of a container"),
-    ("why", "tell what a pod waits for, since when, and when the next attempt is"),
-];
+macro_rules! commands {
+    ($($variant:ident => $name:literal,)*) => {
+        /// A command. Everything that differs between them is a `match` over all of them.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        pub enum Command { $($variant),* }
+        impl Command {
+            pub const ALL: &'static [Command] = &[$(Command::$variant),*];
+
+            /// The word on the command line.
+            pub fn name(self) -> &'static str {
+                match self { $(Command::$variant => $name),* }
+            }
+        }
+    };
+}
+
+commands!(
+    Get => "get",
+    Logs => "logs",
+    Why => "why",
+);
+
+impl Command {
+    pub fn named(word: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|command| command.name() == word)
+    }
+
+    /// The line about it in the help of the program.
+    pub fn summary(self) -> &'static str {
+        match self {
+            Command::Get => "show the pods of the running agent, or its node",
+            Command::Logs => "print the log of a container",
+            Command::Why => "show what a pod waits for, since when, and when the next attempt is",
+        }
+    }
+}
 
 /// The socket below the root directory on which an agent answers these commands.
 pub const SOCKET: &str = "rubelet.sock";
@@ -59,9 +89,9 @@ enum CommandError {
 /// Where the answer goes.
 type OutputWriter<'a> = &'a mut dyn Write;
 
-/// Runs the command of this name to its end. Wrong usage ends with 2, any other failure with 1.
-pub fn run(name: &str, arguments: &[String]) -> ExitCode {
-    match run_command(name, arguments, &mut io::stdout()) {
+/// Runs the command to its end. Wrong usage ends with 2, any other failure with 1.
+pub fn run(command: Command, arguments: &[String]) -> ExitCode {
+    match run_command(command, arguments, &mut io::stdout()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
@@ -70,7 +100,7 @@ pub fn run(name: &str, arguments: &[String]) -> ExitCode {
             // If this fails too, the error can't be reported.
             let _ = writeln!(io::stderr(), "Error: {error:#}");
             if usage {
-                let _ = writeln!(io::stderr(), "See: rubelet {name} --help");
+                let _ = writeln!(io::stderr(), "See: rubelet {} --help", command.name());
             }
             if usage { ExitCode::from(2) } else { ExitCode::FAILURE }
         }
@@ -82,12 +112,11 @@ fn is_broken_pipe(error: &CommandError) -> bool {
     matches!(error, CommandError::Output(error) if error.kind() == io::ErrorKind::BrokenPipe)
 }
 
-fn run_command(name: &str, arguments: &[String], out: OutputWriter<'_>) -> Result<(), CommandError> {
-    let (usage, about, switches) = match name {
-        "get" => (get::USAGE, get::ABOUT, get::OPTIONS),
-        "logs" => (logs::USAGE, logs::ABOUT, logs::OPTIONS),
-        "why" => (why::USAGE, why::ABOUT, why::OPTIONS),
-        _ => return Err(UsageError::NoSuchCommand(name.to_owned()).into()),
+fn run_command(command: Command, arguments: &[String], out: OutputWriter<'_>) -> Result<(), CommandError> {
+    let (usage, about, switches) = match command {
+        Command::Get => (get::USAGE, get::ABOUT, get::OPTIONS),
+        Command::Logs => (logs::USAGE, logs::ABOUT, logs::OPTIONS),
+        Command::Why => (why::USAGE, why::ABOUT, why::OPTIONS),
     };
     let switches: Vec<CommandOption> = switches.iter().chain(COMMON).copied().collect();
     let given = options::parse(arguments, &switches)?;
@@ -98,10 +127,10 @@ fn run_command(name: &str, arguments: &[String], out: OutputWriter<'_>) -> Resul
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(CommandError::Start)?;
     runtime.block_on(async {
         let client = Client::new(root_dir(&given).join(SOCKET));
-        match name {
-            "get" => get::run(&client, &given, out).await,
-            "logs" => logs::run(&client, &given, out).await,
-            _ => why::run(&client, &given, out).await,
+        match command {
+            Command::Get => get::run(&client, &given, out).await,
+            Command::Logs => logs::run(&client, &given, out).await,
+            Command::Why => why::run(&client, &given, out).await,
         }
     })
 }

@@ -1,4 +1,4 @@
-//! Words of a command line: switches with and without a value, and what is left.
+//! Arguments of a command: options with and without a value, and positional words.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -14,8 +14,6 @@ pub struct CommandOption {
 
 #[derive(thiserror::Error, Clone, Debug, PartialEq, Eq)]
 pub enum UsageError {
-    #[error("unknown command {0}")]
-    NoSuchCommand(String),
     #[error("unknown option {0}")]
     NoSuchOption(String),
     #[error("option {0} needs a value")]

@@ -84,6 +84,7 @@ impl AgentView for FakeAgent {
             ephemeral_containers: 0,
             counts: Default::default(),
             volumes: Vec::new(),
+            selinux_volumes: Vec::new(),
             pod_certificates: Vec::new(),
             watches: Vec::new(),
         })
@@ -125,17 +126,17 @@ fn append(log: &Path, text: &str) {
 }
 
 impl Node {
-    fn arguments(&self, line: &str) -> (String, Vec<String>) {
+    fn arguments(&self, line: &str) -> (Command, Vec<String>) {
         let mut words = line.split_whitespace().map(str::to_owned);
-        let name = words.next().unwrap();
+        let name = Command::named(&words.next().unwrap()).unwrap();
         let root = format!("--root-dir={}", self.dir.path().display());
         (name, words.chain([root]).collect())
     }
 
     fn run(&self, line: &str) -> Result<String, CommandError> {
-        let (name, arguments) = self.arguments(line);
+        let (command, arguments) = self.arguments(line);
         let mut out = Vec::new();
-        run_command(&name, &arguments, &mut out)?;
+        run_command(command, &arguments, &mut out)?;
         Ok(String::from_utf8(out).unwrap())
     }
 
@@ -206,8 +207,8 @@ fn receive(pipe: &Receiver<Vec<u8>>) -> String {
 fn a_followed_log_ends_with_its_container() {
     let node = node();
     let (sender, pipe) = channel();
-    let (name, arguments) = node.arguments("logs web -f --tail 1");
-    let following = std::thread::spawn(move || run_command(&name, &arguments, &mut Pipe(sender)));
+    let (command, arguments) = node.arguments("logs web -f --tail 1");
+    let following = std::thread::spawn(move || run_command(command, &arguments, &mut Pipe(sender)));
     assert_eq!(receive(&pipe), "two\n");
     append(&node.app_log(), "three");
     assert_eq!(receive(&pipe), "three\n");
@@ -222,8 +223,8 @@ fn nobody_who_reads_is_a_quiet_end() {
     let node = node();
     let (sender, pipe) = channel();
     drop(pipe);
-    let (name, arguments) = node.arguments("logs web -f");
-    let error = run_command(&name, &arguments, &mut Pipe(sender)).unwrap_err();
+    let (command, arguments) = node.arguments("logs web -f");
+    let error = run_command(command, &arguments, &mut Pipe(sender)).unwrap_err();
     assert!(is_broken_pipe(&error), "{error}");
     assert!(!is_broken_pipe(&CommandError::Output(io::ErrorKind::StorageFull.into())));
 }
@@ -247,17 +248,19 @@ fn errors_say_what_to_do() {
 
     let empty = tempfile::tempdir().unwrap();
     let arguments = ["pods".to_owned(), "--root-dir".to_owned(), empty.path().display().to_string()];
-    let error = run_command("get", &arguments, &mut Vec::new()).unwrap_err().to_string();
+    let error = run_command(Command::Get, &arguments, &mut Vec::new()).unwrap_err().to_string();
     assert!(error.starts_with("no agent answers on "), "{error}");
 }
 
 #[test]
 fn every_command_has_help() {
-    for (name, _) in NAMES {
+    for command in Command::ALL.iter().copied() {
+        let name = command.name();
+        assert_eq!(Command::named(name), Some(command));
         let mut out = Vec::new();
-        run_command(name, &["--help".to_owned()], &mut out).unwrap();
+        run_command(command, &["--help".to_owned()], &mut out).unwrap();
         let text = String::from_utf8(out).unwrap();
         assert!(text.contains(&format!("rubelet {name} ")) && text.contains("--root-dir"), "{text}");
     }
-    assert!(run_command("put", &[], &mut Vec::new()).is_err());
+    assert_eq!(Command::named("put"), None);
 }

@@ -15,7 +15,7 @@ use super::show::{age, age_at, listed, one_line, table};
 use super::{CommandError, OutputWriter, now, print, print_json};
 
 pub const ABOUT: &str =
-    "Tells what a pod waits for, since when, when the next attempt is, and what happened lately.";
+    "Shows what a pod waits for, since when, when the next attempt is, and its last Events.";
 pub const USAGE: &str = "  rubelet why <pod> [options]\n\nA pod is name, namespace/name or a UID; a static pod can be named without the node name at its end.";
 pub const OPTIONS: &[CommandOption] =
     &[CommandOption { name: "output", letter: Some('o'), value: Some("FORMAT"), about: "json for programs" }];

@@ -11,11 +11,13 @@ use serde_json::{Map, Value};
 pub enum Support {
     /// It does what it does upstream.
     Honoured,
+    /// It does this, and not yet all that it does upstream.
+    Partly(&'static str),
     /// It is read, checked and shown, but nothing acts on it.
     NoEffectYet,
 }
 
-use Support::{Honoured, NoEffectYet};
+use Support::{Honoured, NoEffectYet, Partly};
 
 /// Leaf fields by their path. A map or a list is one leaf.
 #[rustfmt::skip]
@@ -68,7 +70,7 @@ pub const FIELDS: &[(&str, Support)] = &[
     ("imageGCLowThresholdPercent", NoEffectYet),
     ("volumeStatsAggPeriod", Honoured),
     ("kubeletCgroups", NoEffectYet),
-    ("systemCgroups", NoEffectYet),
+    ("systemCgroups", Partly("it names the cgroup whose usage is shown; no process is moved")),
     ("cgroupRoot", Honoured),
     ("cgroupsPerQOS", Honoured),
     ("cgroupDriver", Honoured),
@@ -97,7 +99,7 @@ pub const FIELDS: &[(&str, Support)] = &[
     ("kubeAPIBurst", NoEffectYet),
     ("serializeImagePulls", Honoured),
     ("maxParallelImagePulls", Honoured),
-    ("evictionHard", NoEffectYet),
+    ("evictionHard", Partly("it lowers what the node offers to pods; no pod is evicted")),
     ("evictionSoft", NoEffectYet),
     ("evictionSoftGracePeriod", NoEffectYet),
     ("evictionPressureTransitionPeriod", NoEffectYet),
@@ -113,10 +115,10 @@ pub const FIELDS: &[(&str, Support)] = &[
     ("featureGates", Honoured),
     ("failSwapOn", Honoured),
     ("memorySwap.swapBehavior", NoEffectYet),
-    ("containerLogMaxSize", NoEffectYet),
-    ("containerLogMaxFiles", NoEffectYet),
-    ("containerLogMaxWorkers", NoEffectYet),
-    ("containerLogMonitorInterval", NoEffectYet),
+    ("containerLogMaxSize", Honoured),
+    ("containerLogMaxFiles", Honoured),
+    ("containerLogMaxWorkers", Honoured),
+    ("containerLogMonitorInterval", Honoured),
     ("configMapAndSecretChangeDetectionStrategy", Honoured),
     ("systemReserved", Honoured),
     ("kubeReserved", Honoured),

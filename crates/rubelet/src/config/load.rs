@@ -63,7 +63,7 @@ pub fn load(sources: &Sources<'_>) -> Result<LoadedConfig, ConfigError> {
     let gates = FeatureGates::resolve(&config.feature_gates).map_err(ConfigError::Gates)?;
     let mut warnings = reading.warnings;
     warnings.extend(gates.warnings(&config.feature_gates));
-    warnings.extend(unsupported_fields_warning(&reading.set, &config));
+    warnings.extend(unsupported_fields_warnings(&reading.set, &config));
     let set = reading.set.into_iter().chain(sources.overrides.iter().map(|change| change.field)).collect();
     Ok(LoadedConfig { config, gates, set, warnings })
 }
@@ -201,20 +201,24 @@ fn drop_in_files(directory: &Path) -> Result<Vec<PathBuf>, ConfigError> {
     Ok(files)
 }
 
-/// One warning for all fields that some file sets and that have no effect. A field that is set to its default is not
-/// warned about, because tools write files with all fields.
-fn unsupported_fields_warning(set: &[&'static str], config: &KubeletConfiguration) -> Option<String> {
+/// One warning for all fields that some file sets and that have no effect, and one for each that has a part of it. A field
+/// that is set to its default is not warned about, because tools write files with all fields.
+fn unsupported_fields_warnings(set: &[&'static str], config: &KubeletConfiguration) -> Vec<String> {
     let expected =
         KubeletConfiguration { eviction_hard: defaults::eviction_hard(), ..KubeletConfiguration::default() };
     let (expected, actual) = (to_document(&expected), to_document(config));
-    let mut idle: Vec<&str> = Vec::new();
-    for field in set {
-        let silent =
-            support(field) == Some(Support::NoEffectYet) && get(&expected, field) != get(&actual, field);
-        if silent && !idle.contains(field) {
-            idle.push(field);
+    let (mut idle, mut partly) = (Vec::new(), BTreeMap::new());
+    for &field in set.iter().filter(|field| get(&expected, field) != get(&actual, field)) {
+        match support(field) {
+            Some(Support::NoEffectYet) if !idle.contains(&field) => idle.push(field),
+            Some(Support::Partly(what)) => drop(partly.insert(field, what)),
+            _ => {}
         }
     }
-    (!idle.is_empty())
-        .then(|| format!("configuration fields are accepted but have no effect yet: {}", idle.join(", ")))
+    let idle = (!idle.is_empty())
+        .then(|| format!("configuration fields are accepted but have no effect yet: {}", idle.join(", ")));
+    let partly = partly.into_iter().map(|(field, what)| {
+        format!("configuration field {field} does not do all that it does upstream: {what}")
+    });
+    idle.into_iter().chain(partly).collect()
 }

@@ -5,18 +5,18 @@ use std::fmt::Write;
 use serde_json::Value;
 
 use super::table::{Flag, Group, Target, flags};
+use crate::commands::Command;
 use crate::config::{KubeletConfiguration, Stage, Support, known_gates};
 
 const INTRODUCTION: &str = "\
 Rubelet runs the pods of one node: those that an API server has for it (--kubeconfig), and static pods of files
-and of a URL. It takes the flags and the files of the kubelet. Without --kubeconfig it stands alone.
+and of a URL. It takes the flags and the configuration files of the kubelet. Without --kubeconfig it runs static pods only.
 ";
 
-/// All of it; `commands` are our sub-commands with a line about each.
-pub fn help(commands: &[(&str, &str)]) -> String {
+pub fn help() -> String {
     let mut text = format!("{INTRODUCTION}\nUsage:\n  rubelet [flags]\n");
-    for (name, about) in commands {
-        let _ = writeln!(text, "  rubelet {name:<12} {about}");
+    for command in Command::ALL {
+        let _ = writeln!(text, "  rubelet {:<12} {}", command.name(), command.summary());
     }
     let defaults = serde_json::to_value(KubeletConfiguration::without_file()).unwrap_or_default();
     for group in Group::ALL {
@@ -59,8 +59,12 @@ fn describe(text: &mut String, flag: &Flag, defaults: &Value) {
         _ if flag.deprecated => text.push_str(" (deprecated)"),
         _ => {}
     }
-    if flag.support() == Support::NoEffectYet {
-        text.push_str(" (no effect yet)");
+    match flag.support() {
+        Support::Honoured => {}
+        Support::Partly(what) => {
+            let _ = write!(text, " (so far {what})");
+        }
+        Support::NoEffectYet => text.push_str(" (no effect yet)"),
     }
     text.push('\n');
 }
@@ -81,7 +85,7 @@ mod tests {
 
     #[test]
     fn help_shows_every_flag_in_its_group() {
-        let text = help(&[("why", "tell why a pod is not running")]);
+        let text = help();
         for flag in flags() {
             let heading = format!("--{} {}", flag.name, flag.kind.placeholder());
             assert!(text.lines().any(|line| line.ends_with(heading.trim_end())), "--{}", flag.name);

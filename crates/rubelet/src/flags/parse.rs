@@ -9,6 +9,7 @@ use serde_json::Value;
 use super::table::{Flag, Target, ValueKind, find, flags};
 use super::version::{VersionRequest, may_report};
 use super::{FlagError, Flags, node, suggest};
+use crate::commands::Command;
 use crate::config::{Override, OverrideMode, Support};
 
 /// What a command line asks for.
@@ -18,20 +19,19 @@ pub enum Invocation {
     Version(VersionRequest),
     /// One of our own sub-commands with its arguments, unread.
     Command {
-        name: String,
+        command: Command,
         arguments: Vec<String>,
     },
     /// Run as the node's agent.
     Agent(Box<Flags>),
 }
 
-/// Reads the arguments after the program's name. `commands` are the sub-commands that exist; one can
-/// only be the first argument.
-pub fn parse(arguments: &[String], commands: &[&str]) -> Result<Invocation, FlagError> {
+/// Reads the arguments after the program's name. A sub-command can only be the first of them.
+pub fn parse(arguments: &[String]) -> Result<Invocation, FlagError> {
     if let Some((first, rest)) = arguments.split_first()
-        && commands.contains(&first.as_str())
+        && let Some(command) = Command::named(first)
     {
-        return Ok(Invocation::Command { name: first.clone(), arguments: rest.to_vec() });
+        return Ok(Invocation::Command { command, arguments: rest.to_vec() });
     }
     let given = GivenFlags::read(arguments)?;
     if given.value::<bool>("help") {
@@ -235,6 +235,9 @@ fn warning(flag: &Flag) -> Option<String> {
     let name = flag.name;
     match (flag.support(), flag.deprecated, flag.target) {
         (Support::NoEffectYet, _, _) => Some(format!("flag --{name} is accepted but has no effect yet")),
+        (Support::Partly(what), _, _) => {
+            Some(format!("flag --{name} does not do all that it does upstream: {what}"))
+        }
         (Support::Honoured, true, Target::Field(field)) => {
             Some(format!("flag --{name} is deprecated: set {field} in the --config file instead"))
         }

@@ -142,14 +142,14 @@ use ValueKind::{Bool, Duration, Int32, Int64, Labels, Text, Version};
 const OWN_FLAGS: &[Flag] = &[
     own("config", Text, General, Honoured, "", "configuration file"),
     own("config-dir", Text, General, Honoured, "", "directory of *.conf files that change the configuration, in the order of their names"),
-    own("root-dir", Text, General, Honoured, "/var/lib/kubelet", "directory for everything this agent keeps"),
+    own("root-dir", Text, General, Honoured, "/var/lib/kubelet", "directory of the agent's files"),
     own("cert-dir", Text, General, Honoured, "/var/lib/kubelet/pki", "directory of certificates"),
     own("lock-file", Text, General, NoEffectYet, "", "file to hold a lock on while running"),
     own("exit-on-lock-contention", Bool, General, NoEffectYet, "false", "end when another process opens the lock file"),
     own("version", Version, General, Honoured, "false", "print the version and end; raw prints its parts"),
     own("help", Bool, General, Honoured, "false", "print this text and end"),
 
-    own("kubeconfig", Text, Cluster, Honoured, "", "how to reach the API server; without it the agent stands alone"),
+    own("kubeconfig", Text, Cluster, Honoured, "", "how to reach the API server; without it the agent runs static pods only"),
     own("bootstrap-kubeconfig", Text, Cluster, Honoured, "", "how to reach the API server for the first certificate"),
     own("hostname-override", Text, Cluster, Honoured, "", "node name instead of the host's name"),
     own("node-ip", Text, Cluster, Honoured, "", "address of this node, or one per IP family, comma-separated"),

@@ -6,12 +6,15 @@
 //! ```
 //!
 //! A line of the journal begins with its priority (`<6>`), which journald takes off again.
+//!
+//! Messages and values may quote texts of others, so each is cut here, whatever was cut before.
 
 use std::fmt::{self, Write};
 
 use host::clock::SystemClock;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
+use model::text_limits::{TextLimit, truncate_text};
 use ports::WallClock;
 use serde_json::Value;
 use tracing::field::{Field, Visit};
@@ -124,7 +127,10 @@ struct Fields {
 
 impl Fields {
     fn add(&mut self, field: &Field, value: impl Into<Value>) {
-        let value = value.into();
+        let value = match value.into() {
+            Value::String(text) => Value::String(truncate_text(text, TextLimit::LogLine)),
+            other => other,
+        };
         match (field.name(), &value) {
             ("message", Value::String(text)) => self.message = text.clone(),
             (name, _) => self.rest.push((name.trim_start_matches("r#"), value)),

@@ -183,3 +183,15 @@ fn wrong_settings_are_refused() {
     assert_eq!(refusal("xml", None), "there is no log format \"xml\", only text and json");
     assert_eq!(refusal("text", Some("a=b=c")), "RUBELET_LOG cannot be \"a=b=c\"");
 }
+
+#[test]
+fn a_line_is_bounded() {
+    for format in ["text", "json"] {
+        let text = logged(format, 0, None, |_| {
+            let long = "x".repeat(10 << 20);
+            tracing::error!(name = long, error = %io::Error::other(long.clone()), other = ?long, "bad: {long}");
+        });
+        assert!(text.lines().count() == 1 && text.contains("bad: xxx"), "{format}");
+        assert!(text.len() < 80 << 10, "{format}: {} bytes", text.len());
+    }
+}

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use decide::node::{self, CapacityRules, NodeObjectConfig, ThresholdValue, capacity};
+use decide::node::{self, CapacityRules, NodeObjectConfig, ThresholdValue};
+use decide::resources::capacity;
 use model::k8s::{Quantity, Taint};
 use model::node::HostFacts;
 
@@ -162,7 +163,7 @@ mod tests {
         change: impl FnOnce(&mut KubeletConfiguration),
     ) -> anyhow::Result<NodeObjectConfig> {
         let arguments: Vec<String> = arguments.iter().map(|text| (*text).to_owned()).collect();
-        let Ok(Invocation::Agent(flags)) = parse(&arguments, &[]) else { panic!("flags that run") };
+        let Ok(Invocation::Agent(flags)) = parse(&arguments) else { panic!("flags that run") };
         let mut config = KubeletConfiguration::default();
         change(&mut config);
         node_setup(&flags, &config, &FeatureGates::default(), &facts(), "n")

@@ -10,6 +10,7 @@ mod api_objects;
 mod api_pods;
 mod debug_containers;
 mod identity;
+mod node_events;
 mod pod_certificates;
 mod pull_secrets;
 mod reference_pods;

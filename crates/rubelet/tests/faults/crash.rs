@@ -161,6 +161,15 @@ fn a_pod_that_asks_for_the_far_future_runs_and_so_do_the_others() {
 /// The agent makes a mistake on purpose whenever it plans a pod with a container of this name.
 const MISTAKE: &str = "mistake";
 
+const COSTLY: &str = "\
+apiVersion: node.k8s.io/v1
+kind: RuntimeClass
+metadata: {name: costly}
+handler: runc
+overhead:
+  podFixed: {memory: 4Mi}
+";
+
 #[test]
 fn a_pod_over_which_the_agent_panics_is_set_aside_and_the_others_run() {
     let runtime = Runtime::start();
@@ -170,9 +179,13 @@ fn a_pod_over_which_the_agent_panics_is_set_aside_and_the_others_run() {
     node.agent.write_manifest("before", &sleeper("before"));
     let before = seen.wait_running(&["before".to_owned()], 1, SLOW);
 
-    // Each panic is the end of the process, which says why; the third one is the last.
-    node.agent
-        .write_manifest("poison", &sleeper("poison").replace("name: main", &format!("name: {MISTAKE}")));
+    // Each panic is the end of the process, which says why; the third one is the last. The overhead of its class is no
+    // part of what its file defines.
+    node.agent.write_manifest("class", COSTLY);
+    let poison = sleeper("poison").replace("name: main", &format!("name: {MISTAKE}"));
+    let poison = poison.replace("spec:\n", "spec:\n  runtimeClassName: costly\n");
+    assert!(poison.contains("runtimeClassName"), "{poison}");
+    node.agent.write_manifest("poison", &poison);
     for count in 1..=3 {
         let status = node.agent.wait_ended();
         assert_eq!(status.code(), Some(1), "{}", node.agent.log_tail());

@@ -1,5 +1,6 @@
 //! The tests' CRI proxy itself: what each fault does to a call, seen by its caller and by the real runtime.
 
+use model::GrpcCode;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -84,7 +85,8 @@ fn a_call_is_carried_out_or_not_whatever_its_caller_hears() {
     let bench = Bench::start();
     let lost = |error: &RuntimeError| matches!(error, RuntimeError::Unavailable { .. });
     let silent = |error: &RuntimeError| matches!(error, RuntimeError::TimedOut { .. });
-    let refused = |error: &RuntimeError| matches!(error, RuntimeError::Failed { code: 13, .. });
+    let refused =
+        |error: &RuntimeError| matches!(error, RuntimeError::Failed { code: GrpcCode::Internal, .. });
     let nonsense = |error: &RuntimeError| matches!(error, RuntimeError::Failed { .. });
     type Says = fn(&RuntimeError) -> bool;
     let cases: [(&str, Fault, Duration, Says, usize); 9] = [

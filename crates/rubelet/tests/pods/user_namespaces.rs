@@ -1,5 +1,7 @@
 //! Pods with users of their own, on a runtime that can give them: containerd 2.1 with a runc of 2025.
 
+use std::path::PathBuf;
+
 use crate::support::harness::{self, Agent, Node, Runtime, SLOW, wait};
 use crate::support::pods::{UNTIL_TERM, is_running, manifest, printed, shell, uid};
 use crate::support::runtime_view::RuntimeView;
@@ -36,8 +38,12 @@ fn ids(node: &Node, pod: &Value) -> (u64, u64) {
     (words[1], words[2])
 }
 
+fn record_path(node: &Node, pod: &Value) -> PathBuf {
+    node.agent.root_dir().join("pods").join(uid(pod)).join("userns")
+}
+
 fn record(node: &Node, pod: &Value) -> String {
-    let path = node.agent.root_dir().join("pods").join(uid(pod)).join("userns");
+    let path = record_path(node, pod);
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
@@ -84,4 +90,51 @@ fn each_pod_has_ids_of_its_own_also_after_a_crash() {
         node.agent.remove_manifest(&format!("{name}.json"));
     }
     node.wait_clean(SLOW);
+}
+
+/// Ids that are in use but not known must not be given again: their pods could read each other's files.
+#[test]
+fn nobody_gets_ids_while_a_record_can_not_be_read() {
+    let runc = harness::run(harness::hack("parts").arg("runc")).trim().to_owned();
+    let runtime = Runtime::start_with_runc("2.1", &runc);
+    let mut node = Node { agent: Agent::start(&runtime, |_| {}), runtime };
+    let seen = RuntimeView::new(&node.runtime);
+    node.agent.write_manifest("class.yaml", CLASS);
+    node.agent.write_manifest("one.json", &pod("one"));
+    let one = node.wait_pod("one", SLOW, is_running);
+    let ids_one = ids(&node, &one);
+    let before = seen.running();
+    let (path, text) = (record_path(&node, &one), record(&node, &one));
+
+    std::fs::write(&path, "{").expect("a damaged record");
+    node.agent.restart();
+    node.agent.write_manifest("two.json", &pod("two"));
+    wait_for_ids(&node, "two");
+    // It may have been the disk: the record is read again.
+    std::fs::write(&path, &text).expect("a good record");
+    let two = node.wait_pod("two", SLOW, is_running);
+    assert_ne!(ids(&node, &two).0, ids_one.0);
+
+    // A record that stays damaged counts until its pod is gone.
+    std::fs::write(&path, "{").expect("a damaged record");
+    node.agent.restart();
+    node.agent.write_manifest("three.json", &pod("three"));
+    wait_for_ids(&node, "three");
+    assert_eq!(before["one"], seen.running()["one"], "it goes on");
+    node.agent.remove_manifest("one.json");
+    let three = node.wait_pod("three", SLOW, is_running);
+    assert_ne!(ids(&node, &three).0, ids(&node, &two).0);
+    for name in ["two", "three"] {
+        node.agent.remove_manifest(&format!("{name}.json"));
+    }
+    node.wait_clean(SLOW);
+}
+
+/// The pod waits because of a record that can't be read.
+fn wait_for_ids(node: &Node, name: &str) {
+    wait("the pod to say what it waits for", SLOW, || {
+        let said = node.agent.command(&["why", name]);
+        let said = String::from_utf8_lossy(&said.stdout).into_owned();
+        if said.contains("can't be read, so any id may be in use") { Ok(()) } else { Err(said) }
+    });
 }

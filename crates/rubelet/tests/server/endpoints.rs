@@ -310,3 +310,35 @@ fn a_profile_of_the_agent_is_read_by_pprof() {
     let top = run(Command::new(pprof.trim()).args(["-top", "-nodecount=500"]).arg(&file));
     assert!(top.contains("flat  flat%"), "{top}");
 }
+
+#[test]
+fn metrics_are_packed_for_those_who_take_gzip() {
+    let node = Node::start();
+    let port = node.agent.port;
+    let ask = |path: &str, more: &[&str]| {
+        let mut curl = Command::new("curl");
+        curl.args(["-sSk", "-D", "-"]).args(more).arg(format!("https://127.0.0.1:{port}{path}"));
+        let output = curl.output().expect("run curl").stdout;
+        let end = output.windows(4).position(|four| four == b"\r\n\r\n").expect("a head") + 4;
+        (String::from_utf8_lossy(&output[..end]).to_lowercase(), output[end..].to_vec())
+    };
+    for path in ["/metrics", "/metrics/cadvisor", "/metrics/resource", "/metrics/probes", "/metrics/slis"] {
+        let (head, plain) = ask(path, &[]);
+        assert!(!head.contains("content-encoding"), "{path}: {head}");
+        let (head, packed) = ask(path, &["-H", "Accept-Encoding: gzip"]);
+        assert!(head.contains("content-encoding: gzip"), "{path}: {head}");
+        assert!(head.contains("vary: accept-encoding"), "{path}: {head}");
+        // Values change from one scrape to the next, and most of the text does not.
+        let file = node.runtime.dir.join("packed.gz");
+        std::fs::write(&file, &packed).expect("write");
+        let text = run(Command::new("gzip").arg("-dc").arg(&file));
+        let names = |text: &str| -> Vec<String> {
+            text.lines().filter(|line| line.starts_with("# TYPE")).map(str::to_owned).collect()
+        };
+        let plain = String::from_utf8(plain).expect("text");
+        assert!(!names(&text).is_empty() || plain.is_empty(), "{path}: {text}");
+        let missing: Vec<_> = names(&plain).into_iter().filter(|name| !names(&text).contains(name)).collect();
+        assert_eq!(missing, [""; 0], "{path}");
+        assert!(packed.len() < text.len() || text.len() < 200, "{path}: {} and {}", packed.len(), text.len());
+    }
+}

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::support::harness::{Node, SLOW, wait};
 use crate::support::pods::{is_running, manifest, shell, uid};
+use crate::support::serving_node::{ServingNode, text};
 use crate::support::streams::{self, Caller};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -22,7 +23,8 @@ const DRAIN: Duration = Duration::from_secs(2);
 
 /// Whoever reaches the port is let in: what is tested is what they can do to it.
 fn node() -> Node {
-    let node = Node::start();
+    // The logs of these tests stay in one file.
+    let node = Node::start_with(|config| config["containerLogMaxSize"] = json!("1Gi"));
     let script = "echo hello; trap 'exit 0' TERM; sleep 3600 & wait";
     let spec = json!({ "terminationGracePeriodSeconds": 1, "containers": [shell("c", script)] });
     node.agent.write_manifest("web", &manifest("web", spec));
@@ -121,6 +123,41 @@ fn names_that_lead_elsewhere_lead_nowhere() {
     fs::remove_file(&dir).unwrap();
     fs::rename(&away, &dir).unwrap();
     is_served(&node);
+}
+
+/// Somebody who may write the status of one pod names a container of another one as its earlier instance.
+#[test]
+fn a_status_that_names_a_container_of_another_pod() {
+    let mut member = ServingNode::join("hostile-status");
+    let script = |word: &str| format!("echo {word}; trap 'exit 0' TERM; sleep 3600 & wait");
+    let victim = member.start("victim", json!({ "command": ["sh", "-c", script("secret")] }));
+    member.start("own", json!({ "command": ["sh", "-c", script("hello")] }));
+    let logged = |member: &ServingNode, pod: &str, expect: &str| {
+        wait("the log", SLOW, || match member.said(&["logs", pod]) {
+            said if said == expect => Ok(()),
+            other => Err(other),
+        });
+    };
+    logged(&member, "victim", "secret\n");
+    // The agent believes what its predecessor has told the API server.
+    member.agent.kill9();
+    let id = &victim["status"]["containerStatuses"][0]["containerID"];
+    let end = json!({ "terminated": { "exitCode": 1, "containerID": id } });
+    let status =
+        json!({ "status": { "containerStatuses": [{ "name": "main", "lastState": end }] } }).to_string();
+    member.said(&["patch", "pod", "own", "--subresource=status", "-p", &status]);
+    member.agent.restart();
+    let refused = "is not container \"main\" of pod \"own\"";
+    wait("the earlier instance to be refused", SLOW, || {
+        let output = member.output(&["logs", "--previous", "own"], b"", true);
+        assert!(!text(&output.stdout).contains("secret"), "the log of another pod");
+        match text(&output.stderr) {
+            why if why.contains(refused) => Ok(()),
+            other => Err(other),
+        }
+    });
+    logged(&member, "own", "hello\n");
+    logged(&member, "victim", "secret\n");
 }
 
 #[test]

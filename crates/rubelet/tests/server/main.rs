@@ -1,4 +1,5 @@
-//! What the agent tells and serves: its HTTP endpoints, streams, metrics, traces and notices to systemd.
+//! What the agent tells and serves: its HTTP endpoints, streams, metrics, traces, notices to systemd, and the chains of
+//! iptables that others on the host expect.
 
 // Real processes live in real time.
 #![allow(clippy::disallowed_methods)]
@@ -8,10 +9,13 @@ mod support;
 
 mod endpoints;
 mod hostile;
+mod iptables_chains;
 mod kubectl;
 mod kubectl_top;
 mod metrics;
+mod node_log_query;
 mod notify;
+mod pods_api;
 mod rights;
 mod runtime_figures;
 mod secure_port;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::support::cluster::Cluster;
 use crate::support::cluster_node::{BUSYBOX, ClusterNode, merge};
-use crate::support::harness::{mounts_below, run, wait};
+use crate::support::harness::{loop_devices_below, mounts_below, run, wait};
 use serde_json::{Value, json};
 
 /// Much happens here, by controllers that have their own pace.
@@ -181,6 +181,29 @@ impl Storage {
         assert!(metrics.contains(&line), "{line} in\n{metrics}");
     }
 
+    fn delete_soon(&self, pod: &str) {
+        self.member.cluster.kubectl(&["delete", "pod", pod, "--namespace", &self.namespace, "--wait=false"]);
+    }
+
+    fn wait_gone(&self, pod: &str) {
+        self.member.cluster.wait_gone("pod", &self.namespace, pod, LONG);
+    }
+
+    fn uid(&self, pod: &str) -> String {
+        let pod = self.member.cluster.get("pod", &self.namespace, pod).expect("the pod");
+        pod["metadata"]["uid"].as_str().expect("a uid").to_owned()
+    }
+
+    /// What the agent's loop devices keep open.
+    fn pinned(&self) -> Vec<PathBuf> {
+        let mut maps: Vec<PathBuf> = loop_devices_below(&self.member.agent().root_dir().join("plugins"))
+            .into_iter()
+            .map(|(_, map)| map)
+            .collect();
+        maps.sort();
+        maps
+    }
+
     /// Nothing of a persistent volume is mounted any more.
     fn wait_unmounted(&self) {
         wait("nothing to be mounted", LONG, || {
@@ -289,7 +312,7 @@ fn a_claim_of_the_pod_itself_and_a_claim_for_one_pod_only() {
 }
 
 #[test]
-fn a_disk_is_formatted_once_and_a_device_is_a_device() {
+fn a_disk_is_formatted_once() {
     let mut storage = Storage::join("claims-c");
     let disk = storage.disk("disk");
     storage.volume("disk", Path::new(&disk), json!({}));
@@ -307,22 +330,69 @@ fn a_disk_is_formatted_once_and_a_device_is_a_device() {
     assert_eq!(storage.said("reader"), "kept", "a disk with something on it is not formatted");
     storage.delete("reader");
     storage.wait_unmounted();
+}
 
+/// Two pods share a device. It stays pinned while the agent is dead, and until the last of them is gone.
+#[test]
+fn a_device_is_pinned_while_pods_use_it() {
+    let mut storage = Storage::join("claims-g");
     let device = storage.disk("device");
     storage.volume("device", Path::new(&device), json!({"volumeMode": "Block"}));
     storage.claim("device", json!({"volumeMode": "Block", "volumeName": storage.pv("device")}));
     let container = json!({"volumeDevices": [{"name": "data", "devicePath": "/dev/own"}]});
-    let script =
-        "test -b /dev/own; printf 'from the pod' >/tmp/text; dd if=/tmp/text of=/dev/own conv=notrunc,fsync";
-    storage.pod("raw", script, container, claimed("device"));
-    storage.said("raw");
-    storage.wait_event("MapVolume.MapPodDevice succeeded for volume ");
-    let written = run(Command::new("dd").args([&format!("if={device}"), "bs=12", "count=1"]));
-    assert_eq!(written, "from the pod");
+    for (pod, block) in [("first", 0), ("other", 1)] {
+        let script = format!(
+            "test -b /dev/own; printf {pod} >/tmp/text; \
+             dd if=/tmp/text of=/dev/own conv=notrunc,fsync seek={block}; {UNTIL_TERM}"
+        );
+        storage.pod(pod, &script, container.clone(), claimed("device"));
+    }
+    for pod in ["first", "other"] {
+        storage.running(pod);
+    }
+    let maps = storage.member.agent().root_dir().join("plugins/kubernetes.io~local-volume/volumeDevices");
+    let maps = maps.join(storage.pv("device"));
+    storage.wait_event(&format!("globalMapPath \\\"{}", maps.display()));
+    storage.wait_event("volumeMapPath");
+    let told = |offset: u32| {
+        run(Command::new("dd").args([
+            &format!("if={device}"),
+            "bs=512",
+            "count=1",
+            &format!("skip={offset}"),
+        ]))
+    };
+    wait("both pods to have written", LONG, || match (told(0), told(1)) {
+        (first, other) if first.starts_with("first") && other.starts_with("other") => Ok(()),
+        told => Err(format!("{told:?}")),
+    });
+    let mut expect: Vec<PathBuf> = ["first", "other"].iter().map(|pod| maps.join(storage.uid(pod))).collect();
+    expect.sort();
+    assert_eq!(storage.pinned(), expect);
+
+    // Somebody takes the disk away while the agent is dead.
+    storage.member.node.agent.kill9();
+    run(Command::new("losetup").args(["-d", &device]));
+    // By then its number may be that of another test's disk.
+    storage.loops.clear();
+    let disks = storage.directory("disks");
+    let is_there = || loop_devices_below(&disks).iter().any(|(attached, _)| *attached == Path::new(&device));
+    assert!(is_there(), "the kernel keeps it for those who use it");
+    storage.delete_soon("first");
+    storage.member.node.agent.restart();
+    storage.wait_gone("first");
+    let of_other = vec![expect.iter().find(|map| map.ends_with(storage.uid("other"))).unwrap().clone()];
+    assert_eq!(storage.pinned(), of_other);
+    assert!(told(1).starts_with("other"));
+
     storage.pod("wrong", "true", mounted(), claimed("device"));
     storage.wait_why("wrong", "volume data has volumeMode Block, but is specified in volumeMounts");
-    storage.delete("raw");
     storage.delete("wrong");
+    storage.delete("other");
+    storage.wait_unmounted();
+    assert_eq!(storage.pinned(), Vec::<PathBuf>::new());
+    assert!(!maps.exists());
+    wait("the disk to be taken away", LONG, || if is_there() { Err("it is attached") } else { Ok(()) });
 }
 
 #[test]

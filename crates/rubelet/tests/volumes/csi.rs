@@ -10,7 +10,7 @@ use crate::support::csi_driver::scene::{
     claim, claimed, pod, running, wait_nothing_left, wait_registered, why,
 };
 use crate::support::csi_driver::{self, Driver};
-use crate::support::harness::{SLOW, wait, wait_until};
+use crate::support::harness::{SLOW, loop_devices_below, wait, wait_until};
 use serde_json::{Value, json};
 
 const ROLE: &str = "csi::a_driver_registers_and_goes";
@@ -328,28 +328,56 @@ fn a_broken_record_is_told_and_unstages_nothing() {
     wait_nothing_left(&member);
 }
 
+/// Two pods share the device of a driver. Each has it mapped and pinned, also while the agent is dead, and the driver is
+/// asked to let go of it only after that.
 #[test]
 fn a_device_is_given_to_the_container() {
-    let member = ClusterNode::join(Cluster::shared(), "csi-block");
+    let mut member = ClusterNode::join(Cluster::shared(), "csi-block");
     let (cluster, name) = (member.cluster, "block.test.example");
     let driver = start(&member, name, json!({"attachRequired": false}));
     let namespace = cluster.namespace("csi-block");
     claim(cluster, &namespace, "c", name, json!({"volumeMode": "Block"}));
-    let script = format!("test -b /dev/disk && echo written >/dev/disk && sync && {STAYS}");
-    let mut wanted: Value = serde_json::from_str(&pod(&member, "p", &script, claimed("c"))).unwrap();
-    let container = &mut wanted["spec"]["containers"][0];
-    container["volumeMounts"] = json!([]);
-    container["volumeDevices"] = json!([{"name": "data", "devicePath": "/dev/disk"}]);
-    cluster.create_pod(&namespace, &wanted.to_string());
-    cluster.wait_for("pod", &namespace, "p", 3 * SLOW, running);
-    let image = driver.dir.join(format!("volumes/{namespace}-c.img"));
-    wait_until("the container's words to be on the device", SLOW, || {
-        std::fs::read(&image).is_ok_and(|bytes| bytes.starts_with(b"written"))
-    });
-    cluster.delete("pod", &namespace, "p");
+    let devices = member.agent().root_dir().join("plugins/kubernetes.io/csi/volumeDevices");
+    let volume = format!("{namespace}-c");
+    let mut maps = Vec::new();
+    for (id, word) in [("p", "written"), ("q", "read")] {
+        let write =
+            if id == "p" { "echo written >/dev/disk && sync" } else { "head -c 7 /dev/disk | grep written" };
+        let script = format!("test -b /dev/disk && {write} && echo {word} && {STAYS}");
+        let mut wanted: Value = serde_json::from_str(&pod(&member, id, &script, claimed("c"))).unwrap();
+        let container = &mut wanted["spec"]["containers"][0];
+        container["volumeMounts"] = json!([]);
+        container["volumeDevices"] = json!([{"name": "data", "devicePath": "/dev/disk"}]);
+        let made = cluster.create_pod(&namespace, &wanted.to_string());
+        maps.push(devices.join(&volume).join("dev").join(made["metadata"]["uid"].as_str().unwrap()));
+        cluster.wait_for("pod", &namespace, id, 3 * SLOW, running);
+        let image = driver.dir.join(format!("volumes/{volume}.img"));
+        wait_until("the container's words to be on the device", SLOW, || {
+            std::fs::read(&image).is_ok_and(|bytes| bytes.starts_with(b"written"))
+        });
+    }
+    let pinned = |member: &ClusterNode| -> Vec<PathBuf> {
+        let found = loop_devices_below(&member.agent().root_dir().join("plugins"));
+        found.into_iter().map(|(_, map)| map).collect()
+    };
+    let mut found = pinned(&member);
+    found.sort();
+    let mut expect = maps.clone();
+    expect.sort();
+    assert_eq!(found, expect);
+
+    member.node.agent.kill9();
+    cluster.kubectl(&["delete", "pod", "p", "--namespace", &namespace, "--wait=false"]);
+    assert_eq!(pinned(&member).len(), 2, "the kernel holds it");
+    member.node.agent.restart();
     cluster.wait_gone("pod", &namespace, "p", 3 * SLOW);
+    assert_eq!(pinned(&member), maps[1..]);
+    assert_eq!(driver.done("Unstage"), 0, "the other pod has it");
+    cluster.delete("pod", &namespace, "q");
+    cluster.wait_gone("pod", &namespace, "q", 3 * SLOW);
     driver.wait_done("Unstage", 1);
     wait_nothing_left(&member);
+    assert_eq!(pinned(&member), Vec::<PathBuf>::new());
 }
 
 /// The node is full, and whoever placed the pod did not know. It has waited for two minutes then.

@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 use crate::support::cluster::Cluster;
 use crate::support::cluster_node::{self, ClusterNode, STAYS};
 use crate::support::harness::{self, Agent, Node, Runtime, SLOW, wait};
-use crate::support::pods::{UNTIL_TERM, is_running, manifest, printed, shell_with};
+use crate::support::pods::{Journal, UNTIL_TERM, is_running, manifest, printed, shell_with};
 use serde_json::{Value, json};
 
 fn mount(name: &str) -> Value {
@@ -259,6 +259,67 @@ fn who_outgrows_local_storage_is_evicted() {
     }
     let fits = cluster.wait_for("pod", &namespace, "fits", SLOW, cluster_node::ready);
     assert_eq!(fits["status"]["phase"], "Running", "who fits goes on");
+}
+
+/// The walk over a volume that is nested thousands of directories deep reaches the file at the bottom, other pods start
+/// meanwhile, and nothing is left of the volume.
+#[test]
+fn a_volume_nested_thousands_of_directories_deep() {
+    /// Of 1,024 directories each: no more fit into one path.
+    const ROUNDS: usize = 16;
+    let cluster = Cluster::shared();
+    let member = ClusterNode::join_with(cluster, "volumes-deep", |config| {
+        config["volumeStatsAggPeriod"] = json!("1s");
+    });
+    member.wait_ready();
+    let namespace = cluster.namespace("deep");
+    let journal = Journal::new(&member.node);
+    // The chain grows at its top, and the file at its bottom stays open, since no path is as long as the chain.
+    // The directories take 64 MiB on some filesystems and nothing on others.
+    let script = format!(
+        "set -e
+        deep=d; for double in 1 2 3 4 5 6 7 8 9 10; do deep=$deep/$deep; done
+        cd /v
+        mkdir -p $deep; exec 3>$deep/file; mv d chain
+        round=1; while [ $round -lt {ROUNDS} ]; do
+            mkdir -p $deep; mv chain $deep/chain; mv d chain
+            round=$((round + 1))
+        done
+        echo nested >>/journal/lines
+        until [ -e /journal/grow ]; do sleep 0.1; done
+        dd if=/dev/zero bs=1M count=88 >&3
+        {STAYS}"
+    );
+    let volume = json!({"name": "v", "emptyDir": {"sizeLimit": "80Mi"}});
+    let pod = member.pod("deep", &script, json!({"volumes": [journal.volume(), volume]}));
+    let mounts = json!({"volumeMounts": [Journal::mount(), mount("v")]});
+    cluster.create_pod(&namespace, &with_container(&pod, mounts));
+    journal.wait_counts(&[("nested", 1)]);
+    cluster.create_pod(&namespace, &member.pod("other", STAYS, json!({})));
+    cluster.wait_for("pod", &namespace, "other", SLOW, cluster_node::ready);
+    wait("the figures of the volume", SLOW, || match inodes(member.agent(), "deep", "v") {
+        Some(inodes) if inodes > ROUNDS as u64 * 1024 => Ok(()),
+        other => Err(format!("{other:?}")),
+    });
+    assert_eq!(cluster.pod(&namespace, "deep")["status"]["phase"], "Running", "it is below its limit");
+
+    journal.put("grow");
+    let pod = cluster.wait_for("pod", &namespace, "deep", SLOW, |pod| pod["status"]["phase"] == "Failed");
+    assert_eq!(pod["status"]["reason"], "Evicted", "{}", pod["status"]);
+    assert_eq!(pod["status"]["message"], "Usage of EmptyDir volume \"v\" exceeds the limit \"80Mi\". ");
+    assert!(cluster_node::ready(&cluster.pod(&namespace, "other")), "it has not noticed");
+    for name in ["deep", "other"] {
+        cluster.delete("pod", &namespace, name);
+        cluster.wait_gone("pod", &namespace, name, SLOW);
+    }
+    member.node.wait_clean(SLOW);
+}
+
+/// How many inodes a volume of a pod takes, as `/stats/summary` has it.
+fn inodes(agent: &Agent, pod: &str, volume: &str) -> Option<u64> {
+    let summary: Value = serde_json::from_slice(&agent.get("/stats/summary").ok()?.body).ok()?;
+    let pod = summary["pods"].as_array()?.iter().find(|found| found["podRef"]["name"] == pod)?;
+    pod["volume"].as_array()?.iter().find(|found| found["name"] == volume)?["inodesUsed"].as_u64()
 }
 
 /// A directory of the host with a filesystem mounted in it.

@@ -10,6 +10,7 @@
 //! ([`Translation`]): WebSocket v5 by [`super::translate`], SPDY inside of WebSocket by [`super::tunnel`]. Bytes that
 //! come together with the head of a request or response are kept.
 
+use model::GrpcCode;
 use std::future::Future;
 use std::io;
 use std::net::IpAddr;
@@ -41,8 +42,6 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Text of a refused upgrade.
 const MAX_REFUSAL_BYTES: usize = 64 * 1024;
-/// gRPC's code for "no more of it".
-const RESOURCE_EXHAUSTED: i32 = 8;
 
 /// Why the runtime's streaming server could not be reached.
 #[derive(thiserror::Error, Debug)]
@@ -220,7 +219,7 @@ fn runtime_error_response(error: &RuntimeError) -> Response {
     let text = error.user_message();
     match error {
         RuntimeError::NotFound { .. } => plain_text(StatusCode::NOT_FOUND, text),
-        RuntimeError::Failed { code: RESOURCE_EXHAUSTED, .. } => {
+        RuntimeError::Failed { code: GrpcCode::ResourceExhausted, .. } => {
             let mut answer = plain_text(StatusCode::TOO_MANY_REQUESTS, text);
             answer.headers_mut().insert(header::RETRY_AFTER, http::HeaderValue::from_static("60"));
             answer

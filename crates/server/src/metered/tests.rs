@@ -1,5 +1,6 @@
 use super::*;
 use crate::testing::metrics;
+use model::GrpcCode;
 use model::pod::ContainerKind;
 use model::{FullName, PodUid};
 
@@ -65,7 +66,7 @@ async fn sandboxes_are_counted_by_handler_too() {
     let made = count(&metrics, "run_podsandbox", Some(("kata", true)), async { Ok(()) }).await;
     assert!(made.is_ok());
     let refused: Result<(), _> = count(&metrics, "run_podsandbox", Some(("", false)), async {
-        Err(RuntimeError::Failed { call: "RunPodSandbox", code: 2, message: "no".into() })
+        Err(RuntimeError::Failed { call: "RunPodSandbox", code: GrpcCode::Unknown, message: "no".into() })
     })
     .await;
     assert!(refused.is_err());
@@ -206,7 +207,11 @@ fn images_that_are_volumes_are_counted_by_what_became_of_them() {
     let mounts = vec![image("/a"), image("/b"), model::cri::Mount::default()];
     let config = ContainerConfig { mounts, ..Default::default() };
     let failed = |message: &str| -> Result<(), RuntimeError> {
-        Err(RuntimeError::Failed { call: "CreateContainer", code: 2, message: message.into() })
+        Err(RuntimeError::Failed {
+            call: "CreateContainer",
+            code: GrpcCode::Unknown,
+            message: message.into(),
+        })
     };
     count_image_volumes(&metrics, &config, &Ok(()));
     count_image_volumes(&metrics, &config, &failed("ImageVolumeMountFailed: no such layer"));

@@ -3,7 +3,10 @@
 use std::collections::BTreeMap;
 
 use model::Wall;
-use model::report::{AgentCounters, CertificateCount, NodeReport, PodReport, VolumeCount, WatchReport};
+use model::report::{
+    AgentCounters, CertificateCount, NodeReport, PodReport, SelinuxCount, SelinuxOutcome, VolumeCount,
+    WatchReport,
+};
 use prometheus::Registry;
 
 use super::BuildInfo;
@@ -183,6 +186,7 @@ pub(super) fn add_agent(registry: &Registry, figures: &AgentSnapshot) {
     }
     add_counts(&add, &node.counts);
     add_volumes(&add, &node.volumes);
+    add_selinux(&add, &node.selinux_volumes);
     add_certificates(&add, &node.pod_certificates);
     add_watches(&add, &node.watches);
     let flag = |name, about, set: bool| add.gauge(name, about, f64::from(u8::from(set)));
@@ -238,6 +242,37 @@ fn add_volumes(add: &Registrar<'_>, volumes: &[VolumeCount]) {
     }
 }
 
+const POD_MISMATCH: &str =
+    "Volumes whose containers in one pod have different SELinux labels, by the volume's access mode.";
+const VOLUME_MISMATCH: &str =
+    "Volumes of pods that another pod uses with another SELinux label, by plugin and access mode.";
+const ADMITTED: &str = "Volumes that all containers use with one SELinux label, by plugin and access mode.";
+
+/// How many there are now. The names end in `total` and the type is a gauge because upstream's do.
+fn add_selinux(add: &Registrar<'_>, counts: &[SelinuxCount]) {
+    use SelinuxOutcome as O;
+    for (outcome, name, about) in [
+        (O::Admitted, "volumes_admitted_total", ADMITTED),
+        (O::PodMismatchError, "pod_context_mismatch_errors_total", POD_MISMATCH),
+        (O::PodMismatchWarning, "pod_context_mismatch_warnings_total", POD_MISMATCH),
+        (O::VolumeMismatchError, "volume_context_mismatch_errors_total", VOLUME_MISMATCH),
+        (O::VolumeMismatchWarning, "volume_context_mismatch_warnings_total", VOLUME_MISMATCH),
+    ] {
+        let mut counts = counts.iter().filter(|count| count.outcome == outcome).peekable();
+        if counts.peek().is_none() {
+            continue;
+        }
+        let by_plugin = !matches!(outcome, O::PodMismatchError | O::PodMismatchWarning);
+        let labels: &[&str] = if by_plugin { &["volume_plugin", "access_mode"] } else { &["access_mode"] };
+        let gauges = add.gauges(&format!("volume_manager_selinux_{name}"), about, labels);
+        for SelinuxCount { plugin, access_mode, count, .. } in counts {
+            let both = [plugin.as_str(), access_mode.as_str()];
+            let values = if by_plugin { &both[..] } else { &both[1..] };
+            gauges.with_label_values(values).set(saturating_i64(*count));
+        }
+    }
+}
+
 fn add_certificates(add: &Registrar<'_>, certificates: &[CertificateCount]) {
     if certificates.is_empty() {
         return;
@@ -257,7 +292,7 @@ fn add_watches(add: &Registrar<'_>, watches: &[WatchReport]) {
     let about =
         "Seconds since the last event or bookmark, of the watch of this resource that has waited longest.";
     let ages = add.gauges("rubelet_watch_last_word_age_seconds", about, &["resource"]);
-    let about = "Watches of this resource that make no progress: refused by the API server, disconnected, or not read by the agent.";
+    let about = "Watches of this resource that make no progress: refused, disconnected, silent for too long, or not read by the agent.";
     let held = add.gauges("rubelet_watches_held", about, &["resource"]);
     let about = "Objects of this resource that can't be decoded.";
     let unreadable = add.gauges("rubelet_unreadable_objects", about, &["resource"]);
@@ -265,7 +300,7 @@ fn add_watches(add: &Registrar<'_>, watches: &[WatchReport]) {
         let label = [watch.resource.as_str()];
         let age = ages.with_label_values(&label);
         age.set(age.get().max(watch.last_word_secs as i64));
-        held.with_label_values(&label).add(i64::from(!watch.problem.is_empty()));
+        held.with_label_values(&label).add(i64::from(watch.is_held()));
         unreadable.with_label_values(&label).add(saturating_i64(watch.unreadable.len()));
     }
 }

@@ -6,30 +6,19 @@
 //!        └ worker start            └ start durations, for a pod whose whole start was seen here
 //! ```
 
+use model::PodPhase;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use model::k8s::{ContainerState, ContainerStatus, PodStatus};
 use model::pod::{ContainerKind, PodView};
-use model::{PodUid, Wall};
+use model::{PodUid, Reason, Wall};
 use ports::PodStatusUpdate;
 use prometheus::{Gauge, HistogramVec, IntCounterVec, Registry, exponential_buckets};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::{NO_LABELS, Registrar, container_type};
-
-/// Reasons of a container that waits because it could not be started.
-const START_ERRORS: [&str; 8] = [
-    "CreateContainerConfigError",
-    "CreateContainerError",
-    "ErrImageNeverPull",
-    "ErrImagePull",
-    "InvalidImageName",
-    "PostStartHookError",
-    "RunContainerError",
-    "SignatureValidationFailed",
-];
 
 /// What is remembered of a pod until it is forgotten.
 struct PodStartRecord {
@@ -143,7 +132,7 @@ impl PodMetrics {
                 pod.rejected = true;
                 self.rejections.with_label_values(&[reason]).inc();
             }
-            if pod.start_observed && seen.status.phase.as_deref() == Some("Running") {
+            if pod.start_observed && PodPhase::of(seen.status) == Some(PodPhase::Running) {
                 pod.start_observed = false;
                 self.observe_start(pod, seen.pod, now);
             }
@@ -156,7 +145,7 @@ impl PodMetrics {
         PodStartRecord {
             seen: Instant::now(),
             planned: false,
-            start_observed: seen.status.phase.as_deref() == Some("Pending") && nothing_started,
+            start_observed: PodPhase::of(seen.status) == Some(PodPhase::Pending) && nothing_started,
             rejected: false,
             pulling_since: None,
             pulling: Duration::ZERO,
@@ -188,7 +177,7 @@ impl PodMetrics {
         let waiting = status.state.as_ref().and_then(|state| state.waiting.as_ref());
         let reason = waiting.and_then(|waiting| waiting.reason.clone()).unwrap_or_default();
         let before = pod.waiting.insert(status.name.clone(), reason.clone());
-        if before.as_deref() != Some(&reason) && START_ERRORS.contains(&reason.as_str()) {
+        if before.as_deref() != Some(&reason) && Reason::parse(&reason).is_some_and(Reason::is_start_error) {
             self.start_errors.with_label_values(&[reason.as_str(), container_type(kind)]).inc();
         }
     }

@@ -4,7 +4,8 @@ use super::*;
 use crate::stats::VolumeFigures;
 use crate::testing::metrics;
 use model::report::{
-    AgentCounters, CertificateCount, ImageRequests, NodeReport, PodReport, VolumeCount, WatchReport,
+    AgentCounters, CertificateCount, ImageRequests, NodeReport, PodReport, SelinuxCount, SelinuxOutcome,
+    VolumeCount, WatchReport,
 };
 
 /// Reads the text format strictly: each family once, with HELP before TYPE before its samples, no sample twice, and
@@ -114,6 +115,20 @@ fn figures() -> AgentSnapshot {
             access_checks: [("mustAuthenticate".to_owned(), 2)].into(),
         },
         volumes: vec![VolumeCount { plugin: "kubernetes.io/secret".into(), wanted: 5, set_up: 4 }],
+        selinux_volumes: [
+            (SelinuxOutcome::Admitted, 7),
+            (SelinuxOutcome::PodMismatchError, 1),
+            (SelinuxOutcome::PodMismatchWarning, 2),
+            (SelinuxOutcome::VolumeMismatchError, 3),
+            (SelinuxOutcome::VolumeMismatchWarning, 4),
+        ]
+        .map(|(outcome, count)| SelinuxCount {
+            outcome,
+            plugin: "kubernetes.io/csi/d".into(),
+            access_mode: "RWO".into(),
+            count,
+        })
+        .into(),
         pod_certificates: vec![CertificateCount {
             signer_name: "a.b/c".into(),
             state: "fresh".into(),
@@ -162,7 +177,7 @@ pub(super) fn fed() -> Arc<AgentMetrics> {
     metrics.observe_cgroup("create", 0.01);
     metrics.observe_volume("kubernetes.io/empty-dir", true, 0.01);
     metrics.observe_volume("kubernetes.io/secret", false, 0.01);
-    metrics.observe_volume_size("kubernetes.io/empty-dir", 0.01);
+    metrics.observe_volume_size("du", 0.01);
     metrics.observe_pull(50 << 20, 3.0);
     metrics.set_feature("SomeGate", "BETA", true);
     metrics.observe_step("Hint", 0.000_02);
@@ -210,6 +225,7 @@ fn the_text_is_well_formed_and_has_the_kubelets_names_types_and_labels() {
         ("kubelet_pleg_pod_relist_duration_seconds", "histogram", ""),
         ("kubelet_pleg_relist_duration_seconds", "histogram", ""),
         ("kubelet_pleg_relist_interval_seconds", "histogram", ""),
+        ("kubelet_pod_watch_events_dropped_total", "counter", ""),
         ("kubelet_podcertificate_states", "gauge", "signer_name,state"),
         ("kubelet_restarted_pods_total", "counter", "static"),
         ("kubelet_run_podsandbox_duration_seconds", "histogram", "runtime_handler"),
@@ -260,6 +276,15 @@ fn the_text_is_well_formed_and_has_the_kubelets_names_types_and_labels() {
         ("rubelet_watch_last_word_age_seconds", "gauge", "resource"),
         ("rubelet_watches_held", "gauge", "resource"),
         ("storage_operation_duration_seconds", "histogram", "migrated,operation_name,status,volume_plugin"),
+        ("volume_manager_selinux_pod_context_mismatch_errors_total", "gauge", "access_mode"),
+        ("volume_manager_selinux_pod_context_mismatch_warnings_total", "gauge", "access_mode"),
+        ("volume_manager_selinux_volume_context_mismatch_errors_total", "gauge", "access_mode,volume_plugin"),
+        (
+            "volume_manager_selinux_volume_context_mismatch_warnings_total",
+            "gauge",
+            "access_mode,volume_plugin",
+        ),
+        ("volume_manager_selinux_volumes_admitted_total", "gauge", "access_mode,volume_plugin"),
         ("volume_manager_total_volumes", "gauge", "plugin_name,state"),
         ("volume_operation_total_seconds", "histogram", "operation_name,plugin_name"),
     ];
@@ -331,6 +356,7 @@ fn what_was_never_fed_does_not_show() {
         "kubelet_orphan_pod_cleaned_volumes",
         "kubelet_orphan_pod_cleaned_volumes_errors",
         "kubelet_pleg_discard_events",
+        "kubelet_pod_watch_events_dropped_total",
         "kubelet_sleep_action_terminated_early_total",
         "kubelet_started_pods_errors_total",
         "kubelet_started_pods_total",

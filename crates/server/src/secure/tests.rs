@@ -1,5 +1,6 @@
 //! Clients that mean harm, and one that does not.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use axum::middleware;

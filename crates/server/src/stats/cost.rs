@@ -6,6 +6,7 @@ use async_trait::async_trait;
 use model::Wall;
 use ports::{
     CgroupUsage, FilesystemFigures, MachineUsage, NamedUsage, PodCgroupUsage, PodCgroups, TreeFigures,
+    TreeSource,
 };
 use tokio::sync::watch;
 
@@ -58,8 +59,8 @@ impl UsageReader for RecordingUsageReader {
         self.at(format!("filesystem of {path}"));
         Ok(FilesystemFigures::default())
     }
-    async fn tree(&self, _: &str) -> io::Result<TreeFigures> {
-        Ok(TreeFigures::default())
+    async fn tree(&self, _: &str) -> io::Result<(TreeFigures, TreeSource)> {
+        Ok((TreeFigures::default(), TreeSource::Walk))
     }
 }
 

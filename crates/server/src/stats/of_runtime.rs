@@ -37,6 +37,7 @@ impl RuntimeFigures {
         &self,
         runtime: &dyn Runtime,
         wanted: Vec<PodToRead>,
+        now: Wall,
     ) -> Result<Option<Vec<PodFigures>>, StatsError> {
         let stats = match runtime.list_pod_sandbox_stats(&SandboxFilter::default()).await {
             Ok(stats) => stats,
@@ -51,7 +52,7 @@ impl RuntimeFigures {
         };
         self.fell_back.store(false, Ordering::Relaxed);
         let mut by_id: BTreeMap<String, SandboxStats> =
-            stats.into_iter().map(|one| (one.id.clone(), one)).collect();
+            stats.into_iter().map(|one| (one.id.clone(), dated(one, now))).collect();
         let mut rates = self.rates.lock().await;
         rates.0.retain(|id, _| by_id.values().any(|sandbox| names(sandbox, id)));
         let figures = |pod: PodToRead| {
@@ -60,6 +61,18 @@ impl RuntimeFigures {
         };
         Ok(Some(wanted.into_iter().filter_map(figures).collect()))
     }
+}
+
+/// What has no figures (a container that has just started, say) has no time either: upstream shows the time of its own
+/// reading then.
+fn dated(mut sandbox: SandboxStats, now: Wall) -> SandboxStats {
+    let of_containers = sandbox.containers.iter_mut().map(|container| &mut container.usage);
+    for usage in of_containers.chain([&mut sandbox.usage]) {
+        if usage.timestamp <= 0 {
+            usage.timestamp = now.0;
+        }
+    }
+    sandbox
 }
 
 fn names(sandbox: &SandboxStats, id: &str) -> bool {
@@ -147,10 +160,12 @@ struct Sample {
 }
 
 impl Rates {
-    /// Over the time since the last answer that is old enough.
+    /// Over the time since the last answer that is old enough. If the runtime's clock was set back, the last rate is kept
+    /// until a second has passed on the new time.
     fn since_last(&mut self, id: &str, told: &ResourceUsage) -> Option<u64> {
         let (at, cpu_nanos) = (told.timestamp, told.cpu_usage_core_nano_seconds?);
         let nano_cores = match self.0.get(id) {
+            Some(last) if at < last.at => last.nano_cores,
             Some(last) if at.saturating_sub(last.at) < SHORTEST_RATE => return last.nano_cores,
             Some(last) => cpu_nanos.checked_sub(last.cpu_nanos).map(|used| {
                 let seconds = at.saturating_sub(last.at) as f64 / 1e9;
@@ -185,6 +200,23 @@ mod tests {
         // A container that was started anew under its id would have used less than before.
         check(5000, 20, None);
         check(7000, 20, Some(0));
+    }
+
+    #[test]
+    fn cpu_use_goes_on_after_the_runtimes_clock_was_set_back() {
+        let mut rates = Rates::default();
+        let mut check = |seconds: i64, cpu_seconds: u64, expect: Option<u64>| {
+            let told = ResourceUsage {
+                timestamp: seconds * 1_000_000_000,
+                cpu_usage_core_nano_seconds: Some(cpu_seconds * 1_000_000_000),
+                ..Default::default()
+            };
+            assert_eq!(usage("c1", &told, &mut rates).cpu_nano_cores, expect, "{seconds} {cpu_seconds}");
+        };
+        check(10_000, 100, None);
+        check(10_010, 105, Some(500_000_000));
+        check(5_000, 107, Some(500_000_000));
+        check(5_010, 117, Some(1_000_000_000));
     }
 
     #[test]

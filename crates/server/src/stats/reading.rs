@@ -74,7 +74,7 @@ pub(super) async fn read(
     let insides = ask_agent(ports.agent.all_pod_details()).await?;
     let wanted = || insides.iter().filter_map(PodToRead::of);
     let told = match settings.stats_from_runtime {
-        true => of_runtime.pods(&*ports.runtime, wanted().collect()).await?,
+        true => of_runtime.pods(&*ports.runtime, wanted().collect(), ports.wall.wall()).await?,
         false => None,
     };
     let is_of_runtime = told.is_some();

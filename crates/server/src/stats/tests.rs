@@ -1,4 +1,5 @@
 use super::*;
+use model::GrpcCode;
 use std::collections::BTreeSet;
 
 use model::Wall;
@@ -439,6 +440,21 @@ async fn figures_of_pods_are_the_runtimes_with_the_gate() {
 }
 
 #[tokio::test]
+async fn what_has_no_figures_has_the_time_of_the_reading() {
+    let mut figures = told_figures();
+    figures.sandboxes[1].usage = Default::default();
+    figures.sandboxes[1].containers[0].usage = Default::default();
+    let stats = node_stats(Some(Ok(figures)));
+    let summary = value(&stats.summary(false).await.unwrap());
+    let pod = &summary["pods"][0];
+    let web = pod["containers"].as_array().unwrap().iter().find(|one| one["name"] == "web").unwrap();
+    for part in [&pod["cpu"], &pod["memory"], &web["cpu"], &web["memory"], &web["swap"]] {
+        assert_eq!(part["time"], "2023-11-14T22:13:20Z", "{pod}");
+    }
+    assert!(web["cpu"].get("usageCoreNanoSeconds").is_none(), "{web}");
+}
+
+#[tokio::test]
 async fn a_runtime_without_figures_leaves_them_to_cgroups_and_its_metrics_out() {
     let stats = node_stats(None);
     let summary = value(&stats.summary(false).await.unwrap());
@@ -450,7 +466,11 @@ async fn a_runtime_without_figures_leaves_them_to_cgroups_and_its_metrics_out() 
 
 #[tokio::test]
 async fn a_runtime_that_fails_is_an_error_of_the_answer() {
-    let refused = RuntimeError::Failed { call: "ListPodSandboxStats", code: 2, message: "broken".into() };
+    let refused = RuntimeError::Failed {
+        call: "ListPodSandboxStats",
+        code: GrpcCode::Unknown,
+        message: "broken".into(),
+    };
     let stats = node_stats(Some(Err(refused)));
     let error = stats.summary(false).await.unwrap_err();
     assert_eq!(error.to_string(), "failed to list pod stats: ListPodSandboxStats: broken");

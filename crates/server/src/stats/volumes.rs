@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use model::volume::MeasuredVolume;
 use model::{FullName, PodUid, Wall};
-use ports::{CsiDrivers, EventSink, FilesystemFigures, TreeFigures, UsageReader, WallClock};
+use ports::{CsiDrivers, EventSink, FilesystemFigures, TreeFigures, TreeSource, UsageReader, WallClock};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 
@@ -186,18 +186,26 @@ impl VolumeSizes {
     async fn measure_one(&self, volume: MeasuredVolume) -> Option<VolumeFigures> {
         let (begun, at) = (Instant::now(), self.wall.wall());
         let filesystem = self.usage.filesystem(&volume.path).await.ok()?;
-        let used = match volume.ephemeral {
-            true => self.usage.tree(&volume.path).await,
-            false => Ok(TreeFigures {
-                bytes: filesystem.used_bytes,
-                inodes: filesystem.inodes.saturating_sub(filesystem.inodes_free),
-            }),
+        let measured = match volume.ephemeral {
+            true => self.usage.tree(&volume.path).await.map(|(used, source)| (used, source_name(source))),
+            false => {
+                let inodes = filesystem.inodes.saturating_sub(filesystem.inodes_free);
+                Ok((TreeFigures { bytes: filesystem.used_bytes, inodes }, "statfs"))
+            }
         };
-        let used = used
+        let (used, source) = measured
             .inspect_err(|error| tracing::debug!(path = volume.path, %error, "measuring the volume failed"))
             .ok()?;
-        self.metrics.observe_volume_size(&volume.plugin, begun.elapsed().as_secs_f64());
+        self.metrics.observe_volume_size(source, begun.elapsed().as_secs_f64());
         Some(VolumeFigures { volume, at, filesystem, used, abnormal: None })
+    }
+}
+
+/// The kubelet's word for it in the metric.
+fn source_name(source: TreeSource) -> &'static str {
+    match source {
+        TreeSource::Walk => "du",
+        TreeSource::ProjectQuota => "fsquota",
     }
 }
 

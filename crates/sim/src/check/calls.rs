@@ -38,7 +38,7 @@ impl InvariantChecker {
         match op {
             // A call that was sent before may still create a container, but must not start it.
             WorldCall::RunSandbox(_) | WorldCall::Start { .. } => {
-                if !entry.is_some_and(|e| e.lifecycle.may_start()) || self.told_to_end.contains(uid) {
+                if !entry.is_some_and(|e| e.lifecycle().may_start()) || self.told_to_end.contains(uid) {
                     self.violate("K3", format!("{} of {uid}, which is to end", op.description()));
                 }
                 if let WorldCall::RunSandbox(config) = op {
@@ -49,8 +49,8 @@ impl InvariantChecker {
             }
             WorldCall::Create(start) => self.variables_are_real(world, uid, start),
             WorldCall::Stop { id, grace_secs, .. } => {
-                let terminating = entry.is_some_and(|e| matches!(e.lifecycle, Lifecycle::Terminating(_)));
-                let orphan = entry.is_some_and(|e| e.orphan);
+                let terminating = entry.is_some_and(|e| matches!(e.lifecycle(), Lifecycle::Terminating(_)));
+                let orphan = entry.is_some_and(|e| e.standing().is_orphan());
                 if terminating {
                     self.grace_shrinks(world, id, *grace_secs);
                 }
@@ -174,13 +174,13 @@ impl InvariantChecker {
             .flat_map(|set| set.values())
             .find(|p| p.metadata.uid.as_deref() == Some(uid.as_str()));
         let Some(pod) = wanted else { return };
-        let terminating = matches!(entry.lifecycle, Lifecycle::Terminating(_));
+        let terminating = matches!(entry.lifecycle(), Lifecycle::Terminating(_));
         let was_gone = terminating
             && (self.missing_in_source.contains(uid) || pod.metadata.deletion_timestamp.is_some());
         let deadline =
-            decide::status::deadline_exceeded(&entry.view, entry.status.as_deref(), world.clocks());
-        let ended_by_node = terminating && (entry.eviction.is_some() || deadline);
-        let image = entry.view.container(&container.name).and_then(|(_, c)| c.image.clone());
+            decide::status::deadline_exceeded(entry.view(), entry.status.as_deref(), world.clocks());
+        let ended_by_node = terminating && (entry.standing().eviction().is_some() || deadline);
+        let image = entry.view().container(&container.name).and_then(|(_, c)| c.image.clone());
         let hash = decide::render::container_hash(&container.name, &image.unwrap_or_default());
         let sandbox_broken = !world.sandboxes.get(&container.sandbox).is_some_and(|s| s.ready)
             || world.sandboxes_of(uid).filter(|(_, s)| s.ready).count() > 1;
@@ -361,5 +361,5 @@ impl InvariantChecker {
 /// A container exited as the restart-all rule says, or it did and is being removed for that.
 fn asked_for(world: &World, entry: &PodEntry, uid: &PodUid) -> bool {
     let asked = world.of_pod(uid).any(|c| !c.is_live() && c.exit_code == RESTART_ALL_EXIT_CODE);
-    asked && decide::restart::may_restart_all_containers(&entry.view)
+    asked && decide::restart::may_restart_all_containers(entry.view())
 }

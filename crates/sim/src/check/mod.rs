@@ -7,6 +7,7 @@ mod state;
 mod volumes;
 mod world;
 
+use model::PodPhase;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -41,6 +42,8 @@ pub struct InvariantChecker {
     starts: BTreeMap<(PodUid, String), Vec<Nanos>>,
     /// Pods of which something outside removed a container.
     lost_container_to_others: BTreeSet<PodUid>,
+    /// Pods of which the runtime lost the record of a container for a while.
+    lost_by_runtime: BTreeSet<PodUid>,
     /// Terminal phases that were published (K2).
     ended: BTreeMap<PodUid, String>,
     /// Restart counts that were published.
@@ -150,11 +153,7 @@ impl InvariantChecker {
         let known: BTreeSet<PodUid> = api
             .into_iter()
             .flat_map(|set| set.values())
-            .filter(|pod| {
-                pod.status
-                    .as_ref()
-                    .is_some_and(|s| matches!(s.phase.as_deref(), Some("Succeeded" | "Failed")))
-            })
+            .filter(|pod| pod.status.as_ref().and_then(PodPhase::of).is_some_and(PodPhase::is_terminal))
             .map(|pod| PodUid::from(pod.metadata.uid.as_deref().unwrap_or_default()))
             .collect();
         // The start time of a static pod is not stored anywhere, so its deadline starts again.
@@ -163,9 +162,10 @@ impl InvariantChecker {
             spec.is_some_and(|spec| spec.active_deadline_seconds.is_some())
         };
         let (origins, robbed) = (&self.origins, &self.lost_container_to_others);
+        let lost = &self.lost_by_runtime;
         let kept = |uid: &PodUid| match origins.get(uid) {
             Some(source) if source.is_static() => {
-                !absent.contains_key(uid) && !robbed.contains(uid) && !timed(uid)
+                !absent.contains_key(uid) && !robbed.contains(uid) && !lost.contains(uid) && !timed(uid)
             }
             _ => known.contains(uid),
         };
@@ -179,6 +179,12 @@ impl InvariantChecker {
     }
 
     /// Something outside removed a container of this pod. Its exit code is known only to the present agent.
+    /// The runtime shows the container as unknown for a while, and later as it is. What an agent concludes from that, the
+    /// next one does not see.
+    pub fn container_lost_by_runtime(&mut self, uid: &PodUid) {
+        self.lost_by_runtime.insert(uid.clone());
+    }
+
     pub fn lost_container_to_others(&mut self, uid: &PodUid) {
         self.lost_container_to_others.insert(uid.clone());
     }

@@ -1,5 +1,6 @@
 //! The state that a run must reach once there are no more faults (K8).
 
+use model::{PodPhase, PodReason};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -41,11 +42,28 @@ pub fn unsettled<'a>(
             }),
         };
         if let Some(problem) = problem {
-            let why = state.pods.get(uid).map(|e| (&e.lifecycle, &e.why));
+            let why = state.pods.get(uid).map(|e| (e.lifecycle(), &e.why));
             return Some(format!("pod {uid}: {problem} (the agent says: {why:?})"));
         }
     }
-    mirrors(state, sources)
+    large_log(world, state).or_else(|| mirrors(state, sources))
+}
+
+/// How late a full log may be noticed: the longest pause between two measurements, and slow calls.
+const LOG_SLACK: Nanos = 5 * SECOND;
+
+fn large_log(world: &World, state: &NodeState) -> Option<String> {
+    let limit = state.config.log_rotation.as_ref()?.max_bytes;
+    for container in world.containers.values().filter(|container| container.is_live()) {
+        let most = limit + World::log_rate(&container.id) * (LOG_SLACK / SECOND);
+        if let Some(size) = world.log_size(&container.id).filter(|size| *size > most) {
+            return Some(format!(
+                "the log of container {} of pod {} has {size} bytes",
+                container.name, container.uid
+            ));
+        }
+    }
+    None
 }
 
 /// Another pod has the same name: it came first, and runs.
@@ -90,27 +108,28 @@ pub fn nothing_left(world: &World, uid: &PodUid) -> Option<String> {
 fn pod(world: &World, state: &NodeState, view: &PodView) -> Option<String> {
     let uid = &view.uid;
     let Some(entry) = state.pods.get(uid) else { return Some("is not known to the agent".into()) };
-    if entry.removed {
+    if entry.standing().is_removed() {
         return Some("counts as removed".into());
     }
-    if entry.view.pod.spec != view.pod.spec {
+    if entry.view().pod.spec != view.pod.spec {
         return Some("the agent has another spec of it".into());
     }
     let Some(status) = entry.status.as_deref() else { return Some("has no status".into()) };
     if let Some(problem) = missing_from_api_server(view, entry) {
         return Some(problem);
     }
-    let phase = status.phase.as_deref().unwrap_or_default();
+    let phase = PodPhase::of(status);
     if is_rejected(&view.pod) {
         let there = world.of_pod(uid).next().is_some() || world.sandboxes_of(uid).next().is_some();
-        return (phase != "Failed" || there).then(|| format!("was rejected and is {phase}"));
+        let failed = phase == Some(PodPhase::Failed);
+        return (!failed || there).then(|| format!("was rejected and is {phase:?}"));
     }
     if is_unmountable(&view.pod) {
         let there = world.of_pod(uid).next().is_some() || world.sandboxes_of(uid).next().is_some();
         return there.then(|| "can't be mounted, and is there".to_owned());
     }
     match phase {
-        "Succeeded" | "Failed" => ended(world, view, status, phase),
+        Some(phase) if phase.is_terminal() => ended(world, view, status, phase),
         _ if past_deadline(world, view, status) => Some("is past its deadline, and goes on".into()),
         _ if ready_against_gate(view, status) => Some("is ready although its gate is shut".into()),
         // Another pod uses a claim that only one pod may use.
@@ -170,7 +189,7 @@ fn missing_from_api_server(view: &PodView, entry: &PodEntry) -> Option<String> {
     }
     let shown = view.pod.status.clone().unwrap_or_default();
     let status = entry.status.as_deref()?;
-    let merged = publish::merge(&shown, status, !entry.lifecycle.is_terminated());
+    let merged = publish::merge(&shown, status, !entry.lifecycle().is_terminated());
     let open = publish::patch(&shown, &merged)?;
     Some(format!("the API server lacks {open}"))
 }
@@ -178,29 +197,34 @@ fn missing_from_api_server(view: &PodView, entry: &PodEntry) -> Option<String> {
 /// Every static pod that was admitted has one mirror, and there are no other mirrors.
 pub fn mirrors(state: &NodeState, sources: &BTreeMap<Source, BTreeMap<String, Arc<Pod>>>) -> Option<String> {
     let api = sources.get(&Source::Api)?;
-    let entries = || state.pods.values().filter(|e| e.view.source.is_static() && !e.removed && !e.orphan);
+    let entries = || {
+        state.pods.values().filter(|e| {
+            e.view().source.is_static() && !e.standing().is_removed() && !e.standing().is_orphan()
+        })
+    };
     for mirror in api.values().filter(|pod| is_mirror(pod)) {
         let view = PodView::new(mirror.clone(), Source::Api);
-        if !entries().any(|e| decide::mirror::is_mirror_of(&view, &e.view)) {
+        if !entries().any(|e| decide::mirror::is_mirror_of(&view, e.view())) {
             return Some(format!("mirror {} stands for nobody", view.uid));
         }
     }
     // If an API pod has the name, or two static pods do, not each of them can have a mirror.
-    let lacking = |e: &&PodEntry| e.rejection.is_none() && !api.contains_key(e.view.name());
-    entries().find(lacking).map(|e| format!("pod {} has no mirror", e.view.uid))
+    let lacking = |e: &&PodEntry| e.standing().rejection().is_none() && !api.contains_key(e.view().name());
+    entries().find(lacking).map(|e| format!("pod {} has no mirror", e.view().uid))
 }
 
-fn ended(world: &World, view: &PodView, status: &PodStatus, phase: &str) -> Option<String> {
+fn ended(world: &World, view: &PodView, status: &PodStatus, phase: PodPhase) -> Option<String> {
     let uid = &view.uid;
     if world.anything_live(uid) || world.sandboxes_of(uid).any(|(_, s)| s.ready) {
-        return Some(format!("is {phase}, and something of it runs"));
+        return Some(format!("is {phase:?}, and something of it runs"));
     }
     if world.disk.pods.get(uid).is_some_and(|volumes| !volumes.is_empty()) {
-        return Some(format!("is {phase}, and its volumes are set up"));
+        return Some(format!("is {phase:?}, and its volumes are set up"));
     }
     let policy = |c: &Spec| decide::restart::effective_policy(view, c);
     // The node ended the pod, so its containers' results don't count.
-    if phase == "Failed" && matches!(status.reason.as_deref(), Some("Evicted" | "DeadlineExceeded")) {
+    let by_agent = matches!(PodReason::of(status), Some(PodReason::Evicted | PodReason::DeadlineExceeded));
+    if phase == PodPhase::Failed && by_agent {
         return None;
     }
     let init_failed = |c: &Spec| {
@@ -210,15 +234,15 @@ fn ended(world: &World, view: &PodView, status: &PodStatus, phase: &str) -> Opti
         !is_sidecar(c) && (failed || world.removed_by_others.contains(&(uid.clone(), c.name.clone())))
     };
     let never = view.restart_policy() == RestartPolicy::Never;
-    if phase == "Failed" && never && view.init_containers().iter().any(init_failed) {
+    if phase == PodPhase::Failed && never && view.init_containers().iter().any(init_failed) {
         return None;
     }
     if view.containers().iter().any(|c| policy(c) == RestartPolicy::Always) {
-        return Some(format!("is {phase} although its containers are always restarted"));
+        return Some(format!("is {phase:?} although its containers are always restarted"));
     }
     let newest = |c: &Spec| world.newest(uid, &c.name).map(|w| (w.state, w.exit_code));
     let all_good = view.containers().iter().all(|c| newest(c) == Some((ContainerState::Exited, 0)));
-    if phase == "Succeeded" && !all_good {
+    if phase == PodPhase::Succeeded && !all_good {
         return Some("is Succeeded, and not all of its containers are".into());
     }
     None

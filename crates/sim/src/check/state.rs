@@ -1,8 +1,8 @@
 //! Invariants about the agent's state and what it reports.
 
 use decide::lifecycle::Lifecycle;
-use decide::node_requests::NodeRequests;
 use decide::{Effect, NodeState};
+use model::PodPhase;
 use model::k8s::PodStatus;
 use model::{Now, PodUid};
 
@@ -13,7 +13,7 @@ impl InvariantChecker {
     /// Called after every step.
     pub fn stepped(&mut self, state: &NodeState, _now: Now, effects: &[Effect]) {
         for (uid, entry) in &state.pods {
-            if let Lifecycle::Terminating(termination) = &entry.lifecycle {
+            if let Lifecycle::Terminating(termination) = entry.lifecycle() {
                 let now = (termination.since, termination.grace_secs);
                 let before = *self.terminations.entry(uid.clone()).or_insert(now);
                 if before.0 == now.0 && now.1 > before.1 {
@@ -23,7 +23,7 @@ impl InvariantChecker {
             }
         }
         self.unread_pods_are_being_read(state);
-        if state.node_requests != NodeRequests::of(&state.pods) {
+        if *state.pods.requests() != state.pods.sum_requests() {
             self.violate("sums", "what pods ask for in all is not what the kept sums say".into());
         }
         for effect in effects {
@@ -52,7 +52,7 @@ impl InvariantChecker {
         let everything = full.in_flight || full.wanted.is_some() || full.last.is_none();
         let unread = state.pods.iter().find(|(_, e)| {
             let coming = e.observation_request.in_flight || e.observation_request.wanted.is_some();
-            e.set_aside.is_none()
+            !e.standing().is_set_aside()
                 && e.plan.is_none()
                 && e.fresh_observation().is_none()
                 && !coming
@@ -71,6 +71,7 @@ impl InvariantChecker {
             ("ids", state.pod_by_runtime_id.len()),
             ("unclaimed", state.unclaimed.len()),
             ("witnesses of unclaimed pods", state.unclaimed_guards.len()),
+            ("retries of unclaimed pods", state.unclaimed_status_retries.len()),
             ("confirmations", state.confirmations.len()),
             ("stuck images", state.images.pods_without_image.len()),
             ("sweeping", state.pods_being_swept.len()),
@@ -94,7 +95,7 @@ impl InvariantChecker {
             invariant: "K2",
             message: format!("pod {uid} was {ended} and is {phase} now"),
         });
-        if matches!(phase.as_str(), "Succeeded" | "Failed") {
+        if PodPhase::of(status).is_some_and(PodPhase::is_terminal) {
             self.ended.entry(uid.clone()).or_insert(phase);
         }
         let mut fewer = None;

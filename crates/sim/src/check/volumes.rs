@@ -9,6 +9,7 @@
 //! | `no late publish` | a volume that is published for a pod whose end was asked for |
 //! | `publication first` | a pod whose volumes count as torn down, or whose directory is removed, while one is being published for it |
 //! | `walk first` | a volume that is unpublished while a thread of the agent walks through it |
+//! | `unmap first` | a device that is unpublished, or whose pod's directory is removed, while it is mapped and pinned |
 //! | `own mounts first` | a volume that is unpublished while there is something that the agent itself has set up for the pod |
 
 use decide::NodeState;
@@ -26,6 +27,9 @@ fn volume_of<'a>(world: &'a World, call: &'a VolumeCall) -> Option<&'a str> {
         VolumeCall::NodeExpandVolume { call, .. } => Some(&call.handle),
         VolumeCall::NodeUnpublishVolume { handle, .. } | VolumeCall::NodeUnstageVolume { handle, .. } => {
             Some(handle)
+        }
+        VolumeCall::MapDevice { map, .. } | VolumeCall::UnmapDevice { map } => {
+            world.storage.record_beside(map).map(|record| record.volume_handle.as_str())
         }
         VolumeCall::WriteRecord { record, .. } => Some(&record.volume_handle),
         VolumeCall::Remove { record: Some(path), .. } => {
@@ -47,7 +51,11 @@ fn place_of(call: &VolumeCall) -> Option<&str> {
 }
 
 fn is_publishing(call: &VolumeCall, uid: &PodUid) -> bool {
-    matches!(call, VolumeCall::NodePublishVolume { call, .. } if pod_of(&call.target).as_ref() == Some(uid))
+    match call {
+        VolumeCall::NodePublishVolume { call, .. } => pod_of(&call.target).as_ref() == Some(uid),
+        VolumeCall::MapDevice { map, .. } => pod_of(map).as_ref() == Some(uid),
+        _ => false,
+    }
 }
 
 impl InvariantChecker {
@@ -81,13 +89,19 @@ impl InvariantChecker {
                     self.violate("stage first", message);
                 }
                 let stays = state.and_then(|state| state.pods.get(&uid));
-                if self.told_to_end.contains(&uid) || !stays.is_some_and(|entry| entry.lifecycle.may_start())
+                if self.told_to_end.contains(&uid)
+                    || !stays.is_some_and(|entry| entry.lifecycle().may_start())
                 {
                     let message = format!("{} is published for {uid}, which is to end", call.handle);
                     self.violate("no late publish", message);
                 }
             }
-            VolumeCall::NodeUnpublishVolume { target, .. } => self.nothing_is_inside(world, target),
+            VolumeCall::NodeUnpublishVolume { target, .. } => {
+                if world.storage.maps.values().any(|shown| shown == target) {
+                    self.violate("unmap first", format!("{target} is unpublished while it is mapped"));
+                }
+                self.nothing_is_inside(world, target);
+            }
             VolumeCall::NodeUnstageVolume { handle, .. } => {
                 let user = world.storage.users(handle).into_iter().next().cloned();
                 if let Some(user) = user.or_else(|| world.storage.recorded_for(handle)) {
@@ -111,7 +125,10 @@ impl InvariantChecker {
     }
 
     /// A tear-down of the pod's CSI volumes was reported as done, or its directory is being removed.
-    pub fn volumes_torn_down(&mut self, in_flight: &[&VolumeCall], uid: &PodUid) {
+    pub fn volumes_torn_down(&mut self, world: &World, in_flight: &[&VolumeCall], uid: &PodUid) {
+        if world.storage.has_map(uid) {
+            self.violate("unmap first", format!("the volumes of {uid} are gone, and a device is mapped"));
+        }
         if let Some(call) = in_flight.iter().find(|call| is_publishing(call, uid)) {
             self.violate("publication first", format!("the volumes of {uid} are gone, and {call:?} goes on"));
         }
@@ -127,7 +144,7 @@ impl InvariantChecker {
             return self.violate("claims first", message);
         }
         let known = |other: &&PodUid| {
-            state.and_then(|state| state.pods.get(*other)).is_some_and(|entry| !entry.orphan)
+            state.and_then(|state| state.pods.get(other)).is_some_and(|entry| !entry.standing().is_orphan())
         };
         let mut others = world.storage.users(handle).into_iter().filter(|other| *other != uid);
         if let Some(other) = others.find(known).filter(|_| world.storage.is_exclusive(handle)) {

@@ -15,6 +15,7 @@ use super::scheduled_faults::ScheduledFault;
 use super::{Mutant, SimEvent, Simulation};
 use crate::record::Start;
 use crate::time::{AgentClock, MICRO, MILLI, Nanos, SECOND};
+use crate::workload::costly_classes;
 
 /// The delay before a restart after an unexpected end: `RestartSec` of the systemd unit.
 const RESTART_AFTER: Nanos = 10 * SECOND;
@@ -87,6 +88,10 @@ impl Simulation {
             in_use: InUse::default(),
         });
         self.post(generation, Event::Started);
+        if self.faults.panicking_pod.is_some() {
+            let source = self.config.sources[0];
+            self.post_once(generation, Event::RuntimeClasses { source, classes: costly_classes() });
+        }
         if self.config.sources.contains(&Source::Api) {
             let wait = self.rng.between(MILLI, SECOND);
             self.plan_in(
@@ -217,8 +222,7 @@ impl Simulation {
     /// As in the engine: a record is written, the process ends, and the service manager restarts it.
     fn panicked(&mut self, event: &Event, wall: Wall) {
         let Some(agent) = &self.agent else { return };
-        let record =
-            decide::set_aside::make_panic_record(&agent.state, event.kind(), "a mistake on purpose", wall);
+        let record = agent.state.panic_record(event.kind(), "a mistake on purpose", wall);
         let records = std::mem::take(&mut self.world.disk.panic_records);
         self.world.disk.panic_records = decide::set_aside::append_panic_record(records, record);
         self.agent_ended(RESTART_AFTER);
@@ -235,6 +239,9 @@ impl Simulation {
 
     pub(super) fn set_timer(&mut self, key: TimerKey, at: Option<Mono>) {
         let Some(agent) = &mut self.agent else { return };
+        if self.mutant == Mutant::ForgetsLogs && matches!(key, TimerKey::MeasureLog(_)) {
+            return;
+        }
         if self.mutant == Mutant::DropsTimers {
             return;
         }

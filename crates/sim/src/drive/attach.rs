@@ -1,6 +1,7 @@
 //! The Node's volumes in use: the agent patches the newest set into the Node, one patch at a time, and a simulated
 //! controller attaches and detaches volumes according to it.
 
+use model::PodPhase;
 use std::collections::BTreeSet;
 
 use model::k8s::Pod;
@@ -22,8 +23,7 @@ pub struct InUse {
 
 /// The pod no longer needs its volumes.
 fn is_over(pod: &Pod) -> bool {
-    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
-    matches!(phase, Some("Succeeded" | "Failed"))
+    pod.status.as_ref().and_then(PodPhase::of).is_some_and(PodPhase::is_terminal)
 }
 
 impl Simulation {

@@ -2,14 +2,16 @@
 
 use std::sync::Arc;
 
+use decide::action::CallFailure;
 use decide::effect::ApiCall;
-use decide::event::{ApiFailure, CallFailure, PodArtifacts, PulledImage, RuntimeCheck};
-use decide::images::PullKey;
+use decide::event::{ApiFailure, PodArtifacts, PulledImage, RuntimeCheck};
+use decide::image_pull::PullKey;
 use decide::{Epoch, Event};
 use model::cgroup::CgroupName;
 use model::cluster::{ObjectKey, ObjectState, PodTokenRequest, Token};
 use model::cri::{RuntimeCondition, RuntimeHandler, RuntimeStatus};
 use model::k8s::Pod;
+use model::log_rotation::LogCall;
 use model::pod_certificate::{CertificateSource, CertificateWanted};
 use model::probe::{ProbeKind, ProbeOutcome};
 use model::storage::StorageKey;
@@ -19,6 +21,10 @@ use model::{ContainerId, PodUid};
 use super::executor::content_of;
 use super::{SimEvent, Simulation};
 use crate::time::{MILLI, SECOND};
+use crate::workload::{
+    extreme_expiry, extreme_services, extreme_text, is_extreme, make_drivers_extreme,
+    make_runtime_status_extreme,
+};
 
 pub enum BackgroundCall {
     CheckRuntime,
@@ -49,6 +55,11 @@ pub enum BackgroundCall {
         volume: Box<VolumeSetup>,
     },
     ListPodArtifacts,
+    ReadUserIds,
+    Log {
+        id: ContainerId,
+        call: LogCall,
+    },
     Probe {
         uid: PodUid,
         container: String,
@@ -73,10 +84,9 @@ pub enum BackgroundCall {
     /// The watch delivers a deletion.
     WatchGone(PodUid),
     /// The time at which a stage of a plan no longer waits for those before it.
-    StageDue {
+    WakePlan {
         uid: PodUid,
         epoch: Epoch,
-        stage: usize,
     },
 }
 
@@ -129,12 +139,19 @@ impl Simulation {
                 return self.plan_in(wait, SimEvent::BackgroundCall { generation, background_call: later });
             }
             BackgroundCall::ReadStorageObject(key) => self.read_storage(key),
-            BackgroundCall::Drivers => Event::CsiDrivers(self.world.storage.drivers()),
+            BackgroundCall::Drivers => {
+                let drivers = self.world.storage.drivers();
+                Event::CsiDrivers(match self.faults.extreme {
+                    true => make_drivers_extreme(drivers),
+                    false => drivers,
+                })
+            }
             BackgroundCall::Registered => self.registered(),
             BackgroundCall::PatchVolumesInUse(volumes) => {
                 return self.volumes_in_use_arrive(generation, volumes);
             }
             BackgroundCall::RetryVolumesInUse => return self.send_volumes_in_use(generation),
+            BackgroundCall::Services if self.faults.extreme => Event::Services(extreme_services()),
             BackgroundCall::Services => Event::Services(Vec::new()),
             BackgroundCall::Token(wanted) => Event::TokenIssued { result: self.token(&wanted), wanted },
             BackgroundCall::AskCertificate { source, call, wanted } => {
@@ -159,6 +176,12 @@ impl Simulation {
                     took: std::time::Duration::from_millis(1),
                 }
             }
+            BackgroundCall::ReadUserIds => {
+                let ids = self.world.disk.user_ids.iter();
+                let ids = ids.map(|(uid, ids)| (uid.clone(), Some(ids.clone()))).collect();
+                Event::UserIdsRead { ids, unlisted: false }
+            }
+            BackgroundCall::Log { id, call } => self.log_call_ended(id, &call),
             BackgroundCall::ListPodArtifacts => Event::PodArtifactsListed(self.leftovers()),
             BackgroundCall::Sweep(piece) => {
                 if generation == self.generation && self.agent.is_some() {
@@ -171,9 +194,9 @@ impl Simulation {
             BackgroundCall::ApiFails { call, failure } => return self.api_fails(generation, call, failure),
             BackgroundCall::Watch(pod) => return self.watched(generation, pod),
             BackgroundCall::WatchGone(uid) => return self.watched_gone(generation, uid),
-            BackgroundCall::StageDue { uid, epoch, stage } => {
+            BackgroundCall::WakePlan { uid, epoch } => {
                 if generation == self.generation {
-                    self.stage_due(&uid, epoch, stage);
+                    self.wake_plan(&uid, epoch);
                 }
                 return;
             }
@@ -239,10 +262,14 @@ impl Simulation {
         }
         let lasts = std::time::Duration::from_secs(wanted.expiration_secs.max(0) as u64);
         let token = format!("token {}", self.number());
-        Ok(Token { token, expires: self.world.wall().plus(lasts) })
+        let expires = match is_extreme(&wanted.pod_uid) {
+            true => extreme_expiry(&mut self.rng),
+            false => self.world.wall().plus(lasts),
+        };
+        Ok(Token { token, expires })
     }
 
-    fn call_fails(&mut self) -> Option<CallFailure> {
+    pub(super) fn call_fails(&mut self) -> Option<CallFailure> {
         if self.runtime_away {
             return Some(CallFailure { unreachable: true, message: "the runtime is away".into() });
         }
@@ -257,12 +284,17 @@ impl Simulation {
         let condition =
             |kind: &str, status: bool| RuntimeCondition { r#type: kind.into(), status, ..Default::default() };
         let (runtime, network) = (self.not_ready != Some(false), self.not_ready.is_none());
-        let status = RuntimeStatus {
+        let mut status = RuntimeStatus {
             conditions: vec![condition("RuntimeReady", runtime), condition("NetworkReady", network)],
             handlers: vec![RuntimeHandler { user_namespaces: true, ..Default::default() }],
             ..Default::default()
         };
-        RuntimeCheck::Answered { runtime_name: "simulated".into(), status, cgroup_driver: None }
+        let mut runtime_name = "simulated".to_owned();
+        if self.faults.extreme {
+            make_runtime_status_extreme(&mut status);
+            runtime_name = extreme_text();
+        }
+        RuntimeCheck::Answered { runtime_name, status, cgroup_driver: None }
     }
 
     fn pulled(&mut self, pull: PullKey, took: u64) -> Event {
@@ -285,6 +317,7 @@ impl Simulation {
         let is_pod = |name: &&CgroupName| name.0.last().is_some_and(|part| part.starts_with("pod"));
         PodArtifacts {
             pod_dirs: self.world.disk.pods.keys().cloned().collect(),
+            pod_dirs_complete: true,
             log_dirs: self.world.disk.logs.keys().cloned().collect(),
             dead_links: self.world.disk.dead_links(),
             pod_cgroups: self.world.cgroups.iter().filter(is_pod).cloned().collect(),

@@ -1,11 +1,11 @@
-//! Carries out plans as the engine's executor does: stages in order, the actions of a stage concurrently, every outcome
-//! sent when it arrives, nothing started after a cancel.
+//! Carries out plans over the world. [`PlanCursor`] decides what starts and when a plan ends, as in the engine; here
+//! the calls of its actions are made, and every outcome is sent when it arrives.
 
 use std::sync::Arc;
 
+use decide::action::{CallFailure, StartFailurePoint};
 use decide::csi::{VolumeRequest, VolumeRequestFrom, VolumeRequestId};
-use decide::event::{CallFailure, StartFailurePoint};
-use decide::{Action, ActionResult, Epoch, Event, Stage};
+use decide::{Action, ActionIndex, ActionResult, Epoch, Event, PlanCursor, PlanProgress, Stage};
 use model::volume::{VolumeKind, VolumeSetup};
 use model::{Mono, PodUid};
 
@@ -19,11 +19,9 @@ pub const LEAST_GRACE_SECS: u64 = 2;
 
 pub struct PlanRun {
     pub stages: Arc<Vec<Stage>>,
-    pub stage: usize,
-    /// Actions of this stage, and of those before it, that have not ended.
-    pub open: usize,
-    pub any_bad: bool,
-    pub cancelled: bool,
+    cursor: PlanCursor,
+    /// The time for which the plan's next wake-up is scheduled.
+    wakes_at: Option<Mono>,
 }
 
 /// One action of one plan.
@@ -33,12 +31,6 @@ pub struct ActionPosition {
     pub epoch: Epoch,
     pub stage: usize,
     pub action: usize,
-}
-
-impl ActionPosition {
-    fn key(&self) -> (PodUid, Epoch) {
-        (self.uid.clone(), self.epoch)
-    }
 }
 
 enum Next {
@@ -51,76 +43,59 @@ enum Next {
 impl Simulation {
     pub(super) fn begin_plan(&mut self, uid: PodUid, epoch: Epoch, stages: Arc<Vec<Stage>>) {
         let Some(agent) = &mut self.agent else { return };
-        let run = PlanRun { stages, stage: 0, open: 0, any_bad: false, cancelled: false };
-        agent.plans.insert((uid.clone(), epoch), run);
-        self.begin_stage(&uid, epoch);
+        let order = match self.mutant {
+            Mutant::IgnoresStages => Arc::new(all_at_once(&stages)),
+            _ => stages.clone(),
+        };
+        let mut cursor = PlanCursor::new(order);
+        let progress = cursor.begin();
+        agent.plans.insert((uid.clone(), epoch), PlanRun { stages, cursor, wakes_at: None });
+        self.plan_goes_on(&uid, epoch, progress);
     }
 
     fn plan(&mut self, uid: &PodUid, epoch: Epoch) -> Option<&mut PlanRun> {
         self.agent.as_mut()?.plans.get_mut(&(uid.clone(), epoch))
     }
 
-    fn begin_stage(&mut self, uid: &PodUid, epoch: Epoch) {
-        loop {
-            let at_once = self.mutant == Mutant::IgnoresStages;
-            let Some(plan) = self.plan(uid, epoch) else { return };
-            if plan.stage >= plan.stages.len() {
-                return self.end_plan(uid, epoch);
-            }
-            let last = if at_once { plan.stages.len() - 1 } else { plan.stage };
-            plan.any_bad = false;
-            self.begin_stages(uid, epoch, last);
-            match self.plan(uid, epoch) {
-                Some(plan) if plan.open == 0 => {
-                    if !self.next_stage(uid, epoch) {
-                        return;
-                    }
-                }
-                _ => return,
-            }
+    /// Does what the plan's cursor asks for.
+    fn plan_goes_on(&mut self, uid: &PodUid, epoch: Epoch, progress: PlanProgress) {
+        for ActionIndex { stage, action } in progress.skipped {
+            let (uid, result) = (uid.clone(), ActionResult::Skipped);
+            self.post(self.generation, Event::ActionDone { uid, epoch, stage, action, result });
         }
-    }
-
-    /// Starts the stages from the plan's present one to `last`, while earlier stages may still be running.
-    fn begin_stages(&mut self, uid: &PodUid, epoch: Epoch, last: usize) {
+        for ActionIndex { stage, action } in progress.start {
+            let place = ActionPosition { uid: uid.clone(), epoch, stage, action };
+            self.begin_action(place);
+        }
+        if progress.ended && self.mutant != Mutant::DropsPlanEnded {
+            self.post(self.generation, Event::PlanEnded { uid: uid.clone(), epoch });
+        }
         let Some(plan) = self.plan(uid, epoch) else { return };
-        let stages = plan.stages.clone();
-        let first = plan.stage;
-        plan.open += stages[first..=last].iter().map(|s| s.actions.len()).sum::<usize>();
-        plan.stage = last;
-        for (stage, actions) in stages.iter().enumerate().take(last + 1).skip(first) {
-            for (action, what) in actions.actions.iter().enumerate() {
-                let place = ActionPosition { uid: uid.clone(), epoch, stage, action };
-                self.begin_action(place, what);
-            }
-        }
-        if let Some(due) = stages.get(last + 1).and_then(|next| next.not_after) {
+        let due = plan.cursor.wake_at();
+        if plan.wakes_at != due {
+            plan.wakes_at = due;
+            let Some(due) = due else { return };
             let wait = self.world_time(due).saturating_sub(self.world.now);
-            let background_call = BackgroundCall::StageDue { uid: uid.clone(), epoch, stage: last + 1 };
+            let background_call = BackgroundCall::WakePlan { uid: uid.clone(), epoch };
             self.plan_in(wait, SimEvent::BackgroundCall { generation: self.generation, background_call });
         }
     }
 
-    /// The time at which a stage no longer waits for those before it.
-    pub(super) fn stage_due(&mut self, uid: &PodUid, epoch: Epoch, stage: usize) {
-        let Some(plan) = self.plan(uid, epoch) else { return };
-        let waits = plan.stage + 1 == stage && plan.open > 0;
-        if !waits || plan.cancelled || (plan.any_bad && plan.stages[plan.stage].stop_on_failure) {
-            return;
-        }
-        plan.stage = stage;
-        self.begin_stages(uid, epoch, stage);
-        self.after_action(uid, epoch);
+    pub(super) fn wake_plan(&mut self, uid: &PodUid, epoch: Epoch) {
+        let Some(agent) = &mut self.agent else { return };
+        let now = agent.clock.reached(self.world.now);
+        let Some(plan) = agent.plans.get_mut(&(uid.clone(), epoch)) else { return };
+        let progress = plan.cursor.time_reached(now);
+        self.plan_goes_on(uid, epoch, progress);
     }
 
-    fn begin_action(&mut self, place: ActionPosition, action: &Action) {
-        let ignore = self.mutant == Mutant::IgnoresCancel;
-        if self.plan(&place.uid, place.epoch).is_some_and(|p| p.cancelled && !ignore) {
-            self.action_ended(place, ActionResult::Skipped);
-        } else if let Some(what) = volume_request(action) {
-            self.request_volume(place, what);
-        } else {
-            self.issue(place, first_call(action, self.world.now, &|at| self.world_time(at)));
+    fn begin_action(&mut self, place: ActionPosition) {
+        let Some(plan) = self.plan(&place.uid, place.epoch) else { return };
+        let stages = plan.stages.clone();
+        let action = &stages[place.stage].actions[place.action];
+        match volume_request(action) {
+            Some(what) => self.request_volume(place, what),
+            None => self.issue(place, first_call(action, self.world.now, &|at| self.world_time(at))),
         }
     }
 
@@ -128,9 +103,7 @@ impl Simulation {
         // On a node without CSI drivers the request is answered at once.
         let at_once = !self.has_storage_driver || self.mutant == Mutant::AnswersTearDownsAtOnce;
         if at_once && what == VolumeRequest::TearDown {
-            let (uid, epoch) = place.key();
-            self.action_ended(place, ActionResult::Ok);
-            return self.after_action(&uid, epoch);
+            return self.action_ended(place, ActionResult::Ok);
         }
         let ActionPosition { uid, epoch, stage, action } = place;
         let from = VolumeRequestFrom::Plan { epoch, stage, action };
@@ -152,83 +125,35 @@ impl Simulation {
             self.volumes_are_torn_down(&uid);
         }
         self.action_ended(place, result);
-        self.after_action(&uid, epoch);
     }
 
-    /// Sends an outcome. [`Self::after_action`] decides whether the stage goes on.
+    /// Sends an outcome, and goes on with the plan.
     fn action_ended(&mut self, place: ActionPosition, result: ActionResult) {
         let hide = self.mutant == Mutant::HidesFailures;
         let result = match result {
             ActionResult::Failed(_) if hide => ActionResult::Ok,
             other => other,
         };
-        let bad = !matches!(
-            result,
-            ActionResult::Ok
-                | ActionResult::Dirs { .. }
-                | ActionResult::SandboxRunning { .. }
-                | ActionResult::ContainerStarted { .. }
-                | ActionResult::HookFailed { .. }
-                | ActionResult::ExpandOutcome(_)
-                | ActionResult::EnvFiles(_)
-        );
-        if let Some(plan) = self.plan(&place.uid, place.epoch) {
-            plan.open -= 1;
-            plan.any_bad |= bad;
-        }
         let ActionPosition { uid, epoch, stage, action } = place;
-        self.post(self.generation, Event::ActionDone { uid, epoch, stage, action, result });
-    }
-
-    fn after_action(&mut self, uid: &PodUid, epoch: Epoch) {
-        if self.plan(uid, epoch).is_some_and(|p| p.open == 0) && self.next_stage(uid, epoch) {
-            self.begin_stage(uid, epoch);
-        }
-    }
-
-    /// Starts the plan's next stage. Returns whether the plan goes on.
-    fn next_stage(&mut self, uid: &PodUid, epoch: Epoch) -> bool {
-        let ignore = self.mutant == Mutant::IgnoresCancel;
-        let Some(plan) = self.plan(uid, epoch) else { return false };
-        let stop = (plan.cancelled && !ignore) || (plan.any_bad && plan.stages[plan.stage].stop_on_failure);
-        plan.stage += 1;
-        if !stop {
-            return true;
-        }
-        let (stages, from) = (plan.stages.clone(), plan.stage);
-        for (stage, actions) in stages.iter().enumerate().skip(from) {
-            for action in 0..actions.actions.len() {
-                let result = ActionResult::Skipped;
-                self.post(
-                    self.generation,
-                    Event::ActionDone { uid: uid.clone(), epoch, stage, action, result },
-                );
-            }
-        }
-        self.end_plan(uid, epoch);
-        false
-    }
-
-    fn end_plan(&mut self, uid: &PodUid, epoch: Epoch) {
-        if self.mutant != Mutant::DropsPlanEnded {
-            self.post(self.generation, Event::PlanEnded { uid: uid.clone(), epoch });
-        }
+        let progress = self
+            .plan(&uid, epoch)
+            .map(|plan| plan.cursor.action_ended(ActionIndex { stage, action }, &result))
+            .unwrap_or_default();
+        let done = Event::ActionDone { uid: uid.clone(), epoch, stage, action, result };
+        self.post(self.generation, done);
+        self.plan_goes_on(&uid, epoch, progress);
     }
 
     pub(super) fn cancel_plan(&mut self, uid: &PodUid, epoch: Epoch) {
-        let Some(plan) = self.plan(uid, epoch) else { return };
-        plan.cancelled = true;
         if self.mutant == Mutant::IgnoresCancel {
             return;
         }
-        let cut = self.drop_stops_of(uid, epoch);
-        if cut.is_empty() {
-            return;
-        }
-        for place in cut {
+        let Some(plan) = self.plan(uid, epoch) else { return };
+        let progress = plan.cursor.cancel();
+        self.plan_goes_on(uid, epoch, progress);
+        for place in self.drop_stops_of(uid, epoch) {
             self.action_ended(place, ActionResult::Interrupted);
         }
-        self.after_action(uid, epoch);
     }
 
     fn world_time(&self, at: Mono) -> Nanos {
@@ -242,10 +167,8 @@ impl Simulation {
         op: &WorldCall,
         outcome: Result<WorldCallOutput, WorldCallFailure>,
     ) {
-        let cancelled = self.plan(&place.uid, place.epoch).is_some_and(|p| p.cancelled);
-        let cancelled = cancelled && self.mutant != Mutant::IgnoresCancel;
         let Some(plan) = self.plan(&place.uid, place.epoch) else { return };
-        let stages = plan.stages.clone();
+        let (stages, cancelled) = (plan.stages.clone(), plan.cursor.is_cancelled());
         let action = &stages[place.stage].actions[place.action];
         if let (Action::StartContainer(_), WorldCall::Hook { id, .. }, Err(_)) = (action, op, &outcome) {
             self.check.excuse_stop_of(id);
@@ -254,13 +177,14 @@ impl Simulation {
         match next(action, op, outcome, cancelled, &left) {
             Next::Call(op) => self.issue(place, op),
             Next::Request(what) => self.request_volume(place, what),
-            Next::Done(result) => {
-                let (uid, epoch) = place.key();
-                self.action_ended(place, result);
-                self.after_action(&uid, epoch);
-            }
+            Next::Done(result) => self.action_ended(place, result),
         }
     }
+}
+
+/// The same stages without an order.
+fn all_at_once(stages: &[Stage]) -> Vec<Stage> {
+    stages.iter().map(|stage| stage.clone().not_after(Mono::ZERO)).collect()
 }
 
 /// Actions that are a request to the CSI driver from the beginning.
@@ -373,11 +297,11 @@ fn next_of_start(
     cancelled: bool,
 ) -> Next {
     match (op, outcome) {
+        (WorldCall::PrepareContainer(_) | WorldCall::Create(_), Ok(_)) if cancelled => {
+            Next::Done(ActionResult::Interrupted)
+        }
         (WorldCall::PrepareContainer(start), Ok(_)) => Next::Call(WorldCall::Create(start.clone())),
         (WorldCall::Create(start), Ok(WorldCallOutput::Container(id))) => {
-            if cancelled {
-                return Next::Done(ActionResult::Interrupted);
-            }
             Next::Call(WorldCall::Start { start: start.clone(), id })
         }
         (WorldCall::Start { start, id }, Ok(_)) => {

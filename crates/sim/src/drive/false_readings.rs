@@ -6,7 +6,6 @@
 use std::sync::Arc;
 
 use decide::Event;
-use decide::observation_guard::{contradictions, expected};
 use decide::state::PodEntry;
 use model::observed::{Observation, ObservedPod, Scope};
 use model::{Mono, PodUid};
@@ -63,10 +62,10 @@ fn false_observation(
         true => ObservedPod::clone(old),
         false => {
             let truth = seen.pods.iter().find(|pod| pod.uid == *uid)?;
-            less(rng, truth, &expected(entry, seen.at).into_keys().collect::<Vec<_>>())
+            less(rng, truth, &entry.expected_ids(seen.at).into_keys().collect::<Vec<_>>())
         }
     };
-    let is_told = |at: Mono| !contradictions(entry, at, &told).is_empty();
+    let is_told = |at: Mono| !entry.contradictions(at, &told).is_empty();
     is_told(seen.at).then_some(told)
 }
 

@@ -7,6 +7,7 @@ mod background_calls;
 pub mod cluster;
 mod executor;
 mod false_readings;
+mod logs;
 mod mutants;
 mod reading;
 pub(crate) mod scheduled_faults;
@@ -307,6 +308,7 @@ impl Simulation {
             Effect::EnsureCgroups { specs } => {
                 self.world.cgroups.extend(specs.into_iter().map(|s| s.name));
             }
+            Effect::ReadUserIds => self.schedule_background_call(BackgroundCall::ReadUserIds),
             Effect::ListPodArtifacts => self.schedule_background_call(BackgroundCall::ListPodArtifacts),
             Effect::Sweep(sweep) => self.begin_sweep(sweep),
             Effect::CallApi(call) => self.call_api(call),
@@ -320,10 +322,13 @@ impl Simulation {
             Effect::CallVolume { id, call } => self.call_volume(id, call),
             Effect::CancelVolumeCall { id } => self.cancel_volume_call(id),
             Effect::AnswerVolumeRequest { request, result } => self.volume_answered(request, result),
+            Effect::CallLog { id, call, .. } => self.call_log(id, call),
             // The pods have no limits of local storage, so no disk usage is measured.
             Effect::MeasureDisk { .. } => {}
             // No credential plugins are configured in the simulated world.
             Effect::AskCredentialPlugins { .. } | Effect::RecordImageAccess { .. } => {}
+            // Nobody watches the pods.
+            Effect::PodChanged { .. } => {}
             Effect::RecordEvent { .. }
             | Effect::RecordClaimEvent { .. }
             | Effect::RecordNodeEvent { .. }

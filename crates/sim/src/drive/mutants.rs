@@ -4,11 +4,13 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
-use decide::csi::{CsiVolumes, VolumeCallAnswer};
+use decide::csi::VolumeCallAnswer;
 use decide::effect::{ApiCall, PodObject};
 use decide::lifecycle::Lifecycle;
 use decide::observation_guard::{MAX_CONTRADICTIONS, ObservationGuard};
+use decide::volume_operations::CsiVolumes;
 use decide::{Action, Effect, Event, NodeState, Stage, TimerKey};
 use model::csi::{CsiVolumeOnDisk, VolumeId};
 use model::k8s::{PersistentVolumeClaim, Pod};
@@ -36,6 +38,8 @@ pub enum Mutant {
     HidesFailures,
     /// Forgets every timer.
     DropsTimers,
+    /// Forgets when to measure the logs of containers.
+    ForgetsLogs,
     /// Delivers an object's first state, and never its changes.
     LosesObjectNews,
     /// Never delivers the outcome of certificate requests.
@@ -50,6 +54,8 @@ pub enum Mutant {
     GivesUpEarly,
     /// Does not wait for a thread that walks through a volume.
     LeavesWalks,
+    /// Leaves devices mapped and pinned.
+    LeavesMaps,
     /// Reports a pod's volumes as torn down without checking CSI volumes.
     AnswersTearDownsAtOnce,
     /// Does not tell an agent that volumes of an earlier one may be on the node.
@@ -64,7 +70,7 @@ pub enum Mutant {
     TerminalPhaseFlips,
     /// Overlooks that a pod is marked for deletion.
     IgnoresDeletion,
-    /// Extends the grace period at each delivery of a source.
+    /// Gives containers more time to stop with each plan.
     GraceGrows,
     /// Stops sidecars together with the containers that they serve.
     StopsAtOnce,
@@ -100,16 +106,19 @@ pub enum Mutant {
     OverlooksBrokenRecords,
     /// Does not retry NodeUnstageVolume.
     UnstagesOnce,
+    /// Removes a container that is shown as created at once, although nothing was heard of its start.
+    ForgetsUnheardStarts,
 }
 
 impl Mutant {
-    pub const DRIVER: [Mutant; 16] = [
+    pub const DRIVER: [Mutant; 18] = [
         Mutant::LateReadingTimes,
         Mutant::DropsPlanEnded,
         Mutant::IgnoresCancel,
         Mutant::IgnoresStages,
         Mutant::HidesFailures,
         Mutant::DropsTimers,
+        Mutant::ForgetsLogs,
         Mutant::LosesObjectNews,
         Mutant::LosesCertificateNews,
         Mutant::BlocksAllReadings,
@@ -117,11 +126,12 @@ impl Mutant {
         Mutant::SkipsRecords,
         Mutant::GivesUpEarly,
         Mutant::LeavesWalks,
+        Mutant::LeavesMaps,
         Mutant::AnswersTearDownsAtOnce,
         Mutant::ForgetsPastVolumes,
         Mutant::FailsTheWholeReading,
     ];
-    pub const DECISIONS: [Mutant; 21] = [
+    pub const DECISIONS: [Mutant; 22] = [
         Mutant::ForgetsMutations,
         Mutant::TerminalPhaseFlips,
         Mutant::IgnoresDeletion,
@@ -143,6 +153,7 @@ impl Mutant {
         Mutant::OverlooksUsers,
         Mutant::OverlooksBrokenRecords,
         Mutant::UnstagesOnce,
+        Mutant::ForgetsUnheardStarts,
     ];
 
     /// Every mistake, with the profile that shows it best.
@@ -151,7 +162,9 @@ impl Mutant {
             Mutant::BlocksAllReadings => Profile::Stuck,
             Mutant::FailsTheWholeReading => Profile::Refused,
             Mutant::ForgetsRemovals => Profile::Ghosts,
+            Mutant::ForgetsLogs => Profile::Logs,
             Mutant::LosesCertificateNews | Mutant::MixesKeys => Profile::Certificates,
+            Mutant::LeavesMaps => Profile::Devices,
             Mutant::SkipsStaging
             | Mutant::SkipsRecords
             | Mutant::GivesUpEarly
@@ -166,9 +179,12 @@ impl Mutant {
             | Mutant::SharesClaims
             | Mutant::IgnoresAttachments
             | Mutant::ForgetsWhatIsStaged => Profile::Storage,
-            Mutant::HidesFailures | Mutant::ForgetsContainerHashes | Mutant::AcceptsEveryReading => {
-                Profile::Faults
-            }
+            Mutant::LateReadingTimes
+            | Mutant::HidesFailures
+            | Mutant::ForgetsContainerHashes
+            | Mutant::AcceptsEveryReading
+            | Mutant::GraceGrows
+            | Mutant::ForgetsUnheardStarts => Profile::Faults,
             _ => Profile::Calm,
         };
         Self::DRIVER.into_iter().chain(Self::DECISIONS).map(|mutant| (mutant, profile(mutant))).collect()
@@ -194,7 +210,6 @@ impl Mutant {
     }
 
     fn before(self, state: &mut NodeState, event: &mut Event) {
-        let spoken = matches!(event, Event::PodSetDelivered { .. } | Event::PodChanged { .. });
         match (self, event) {
             (Mutant::IgnoresDeletion, Event::PodSetDelivered { pods, .. }) => {
                 pods.iter_mut().for_each(unmark)
@@ -233,7 +248,7 @@ impl Mutant {
             _ => {}
         }
         for entry in state.pods.values_mut() {
-            match (self, &mut entry.lifecycle) {
+            match (self, entry.lifecycle()) {
                 (Mutant::ForgetsMutations, _) => {
                     entry.last_mutation = Mono::ZERO;
                     entry.unread_since_mutation = false;
@@ -248,8 +263,10 @@ impl Mutant {
                     }
                 }
                 (Mutant::ForgetsRemovals, _) => entry.observation_guard = ObservationGuard::default(),
-                (Mutant::GraceGrows, Lifecycle::Terminating(end)) if spoken => end.grace_secs += 20,
                 (Mutant::ForgetsPrepared, Lifecycle::Syncing) => entry.ledger.prerequisites_ready = false,
+                (Mutant::ForgetsUnheardStarts, _) => {
+                    entry.ledger.may_start_until.values_mut().for_each(|until| *until = Mono::ZERO);
+                }
                 (Mutant::ForgetsBackOffs, _) => entry.ledger.crash_back_offs.clear(),
                 _ => {}
             }
@@ -327,6 +344,13 @@ impl Mutant {
                     Arc::make_mut(status).phase = Some("Running".into());
                 }
                 (Mutant::StopsAtOnce, Effect::RunPlan { stages, .. }) => *stages = Arc::new(at_once(stages)),
+                (Mutant::GraceGrows, Effect::RunPlan { epoch, stages, .. }) => {
+                    for action in Arc::make_mut(stages).iter_mut().flat_map(|stage| &mut stage.actions) {
+                        if let Action::StopContainer { deadline, .. } = action {
+                            *deadline = deadline.plus(Duration::from_secs(epoch.0));
+                        }
+                    }
+                }
                 (Mutant::ReleasesEarly, Effect::RunPlan { stages, .. }) => {
                     let stops = |s: &&mut Stage| s.actions.iter().any(is_stop);
                     if let Some(first) = Arc::make_mut(stages).iter_mut().find(stops) {
@@ -348,9 +372,9 @@ fn wanted(state: &NodeState) -> Vec<String> {
     let Some(mut csi) = state.objects.as_ref().map(|desk| desk.csi.clone()) else { return Vec::new() };
     let other = VolumeId { driver: "other".into(), handle: "other".into() };
     csi.on_node_changed();
-    csi.report(Some(&BTreeSet::from([other])), |_| true);
+    csi.report(Some(&BTreeSet::from([other])), |_| false, |_| true);
     csi.on_node_changed();
-    csi.report(Some(&BTreeSet::new()), |_| true).unwrap_or_default()
+    csi.report(Some(&BTreeSet::new()), |_| false, |_| true).unwrap_or_default()
 }
 
 fn is_terminal(phase: Option<&str>) -> bool {
@@ -381,14 +405,14 @@ fn at_once(stages: &[Stage]) -> Vec<Stage> {
 }
 
 fn early_deletion(entry: &decide::state::PodEntry) -> Option<Effect> {
-    let going = matches!(entry.lifecycle, Lifecycle::Terminating(_)) && entry.view.is_deleting();
-    if !going || entry.view.source != Source::Api {
+    let going = matches!(entry.lifecycle(), Lifecycle::Terminating(_)) && entry.view().is_deleting();
+    if !going || entry.view().source != Source::Api {
         return None;
     }
     let pod = PodObject {
-        namespace: entry.view.namespace().to_owned(),
-        name: entry.view.name().to_owned(),
-        uid: entry.view.uid.clone(),
+        namespace: entry.view().namespace().to_owned(),
+        name: entry.view().name().to_owned(),
+        uid: entry.view().uid.clone(),
     };
-    Some(Effect::CallApi(ApiCall::DeletePod { uid: entry.view.uid.clone(), pod }))
+    Some(Effect::CallApi(ApiCall::DeletePod { uid: entry.view().uid.clone(), pod }))
 }

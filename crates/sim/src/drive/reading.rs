@@ -87,7 +87,7 @@ impl Simulation {
         for step in steps {
             then += self.faults.reading_hop(&mut self.rng, now);
             if self.mutant == Mutant::LateReadingTimes && step == ReadStep::Deliver {
-                then += self.rng.below(2 * SECOND);
+                then += self.rng.below(30 * SECOND);
             }
             self.plan_in(then, SimEvent::Read { job, step });
         }

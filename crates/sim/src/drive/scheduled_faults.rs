@@ -130,6 +130,7 @@ impl Simulation {
                     && let Some(container) = self.world.containers.get_mut(&id)
                 {
                     container.lost = true;
+                    self.check.container_lost_by_runtime(&container.uid);
                 }
             }
             ScheduledFault::Reboot => {

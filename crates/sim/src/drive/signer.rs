@@ -3,7 +3,7 @@
 
 use decide::Effect;
 use decide::Event;
-use decide::effect::Action;
+use decide::action::Action;
 use model::pod_certificate::{CertificateRequested, CertificateSource, CertificateWanted};
 
 use super::background_calls::BackgroundCall;

@@ -48,10 +48,9 @@ impl Simulation {
         Event::StorageRead { key, state }
     }
 
-    /// Makes the record of a pod's volume unreadable, and readable again later.
+    /// Makes the record of a volume unreadable, of a pod or of the node, and readable again later.
     pub(super) fn record_breaks(&mut self, for_ns: u64) {
-        let of_pods = self.world.storage.records.keys().filter(|path| crate::world::pod_of(path).is_some());
-        let paths: Vec<String> = of_pods.cloned().collect();
+        let paths: Vec<String> = self.world.storage.records.keys().cloned().collect();
         if !paths.is_empty() {
             self.world.storage.unreadable.insert(self.rng.pick(&paths).clone());
             self.plan_in(for_ns, SimEvent::ScheduledFault(ScheduledFault::RecordsAreMended));

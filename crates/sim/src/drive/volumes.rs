@@ -71,6 +71,8 @@ fn caller(call: &VolumeCall) -> PodUid {
         VolumeCall::NodeUnpublishVolume { target, .. } => pod_of(target),
         VolumeCall::WriteRecord { path, .. } | VolumeCall::ApplyGroup { path, .. } => pod_of(path),
         VolumeCall::Remove { place, .. } | VolumeCall::WaitForEarlierWork { place } => pod_of(place),
+        VolumeCall::LinkDevice { link: path, .. } | VolumeCall::UnlinkDevice { link: path } => pod_of(path),
+        VolumeCall::MapDevice { map, .. } | VolumeCall::UnmapDevice { map } => pod_of(map),
         _ => None,
     };
     of.unwrap_or_else(|| "node".into())
@@ -120,7 +122,12 @@ impl Simulation {
 
     fn ask_driver(&mut self, number: CallId, call: &VolumeCall) {
         let now = self.world.now;
-        let hop = self.faults.latency(&mut self.rng, now);
+        let hop = match call {
+            VolumeCall::NodeStageVolume { .. } | VolumeCall::NodePublishVolume { .. } => {
+                self.faults.volume_latency(&mut self.rng, now)
+            }
+            _ => self.faults.latency(&mut self.rng, now),
+        };
         let fate = self.faults.call(&mut self.rng, now, &caller(call), true);
         let lies = takes_away(call) && self.faults.driver_lies(&mut self.rng, now);
         let skips = self.mutant == Mutant::SkipsStaging && matches!(call, VolumeCall::NodeStageVolume { .. });
@@ -167,9 +174,15 @@ impl Simulation {
         let fate = self.faults.call(&mut self.rng, now, &caller(call), false);
         let writes = matches!(
             call,
-            VolumeCall::MakeDir { .. } | VolumeCall::WriteRecord { .. } | VolumeCall::LinkDevice { .. }
+            VolumeCall::MakeDir { .. }
+                | VolumeCall::WriteRecord { .. }
+                | VolumeCall::LinkDevice { .. }
+                | VolumeCall::MapDevice { .. }
         );
         let to_api = matches!(call, VolumeCall::ReadClaim { .. } | VolumeCall::PatchClaimStatus { .. });
+        if self.mutant == Mutant::LeavesMaps && matches!(call, VolumeCall::UnmapDevice { .. }) {
+            return self.answer_later(number, Ok(VolumeCallAnswer::Done), hop);
+        }
         if self.mutant == Mutant::SkipsRecords && matches!(call, VolumeCall::WriteRecord { .. }) {
             return self.answer_later(number, Ok(VolumeCallAnswer::Done), hop);
         }
@@ -207,7 +220,7 @@ impl Simulation {
     /// A thread walks through the volume. It may hang, but ends at some time.
     fn walk(&mut self, number: CallId, path: String) {
         let now = self.world.now;
-        let hop = self.faults.latency(&mut self.rng, now);
+        let hop = self.faults.volume_latency(&mut self.rng, now);
         match self.faults.call(&mut self.rng, now, &caller(&VolumeCall::MakeDir { path: path.clone() }), true)
         {
             CallBehavior::Refused | CallBehavior::AppliedButFails => {
@@ -313,7 +326,7 @@ impl Simulation {
 
     pub(super) fn volumes_are_torn_down(&mut self, uid: &PodUid) {
         let in_flight: Vec<&VolumeCall> = self.volume_calls.values().map(|run| &run.call).collect();
-        self.check.volumes_torn_down(&in_flight, uid);
+        self.check.volumes_torn_down(&self.world, &in_flight, uid);
     }
 
     // ---- sweeps -----------------------------------------------------------------------------------------------------
@@ -366,6 +379,12 @@ fn carry_out(world: &mut World, call: &VolumeCall) -> Result<VolumeCallAnswer, W
             world.storage.unreadable.remove(path);
             drop(world.storage.records.insert(path.clone(), record.clone()));
         }
+        VolumeCall::LinkDevice { device, link } => {
+            drop(world.storage.links.insert(link.clone(), device.clone()));
+        }
+        VolumeCall::UnlinkDevice { link } => drop(world.storage.links.remove(link)),
+        VolumeCall::MapDevice { device, map } => world.map_device(device, map)?,
+        VolumeCall::UnmapDevice { map } => drop(world.storage.maps.remove(map)),
         VolumeCall::Remove { place, record } => world.remove_volume(place, record.as_deref())?,
         VolumeCall::NodeStageVolume { call, .. } => world.stage_volume(&call.handle, &call.staging)?,
         VolumeCall::NodePublishVolume { call, .. } => world.publish_volume(&call.handle, &call.target)?,
@@ -380,8 +399,6 @@ fn carry_out(world: &mut World, call: &VolumeCall) -> Result<VolumeCallAnswer, W
         // Only its claim shows how large a volume is on the node.
         VolumeCall::NodeExpandVolume { .. }
         | VolumeCall::MakeDir { .. }
-        | VolumeCall::LinkDevice { .. }
-        | VolumeCall::UnlinkDevice { .. }
         | VolumeCall::WaitForEarlierWork { .. }
         | VolumeCall::ApplyGroup { .. } => {}
     }

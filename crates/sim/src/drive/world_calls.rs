@@ -193,6 +193,8 @@ impl Simulation {
             fate = CallBehavior::Refused;
             failure = Some(WorldCallFailure::refused("no space left on device"));
         }
+        let starts = matches!(op, WorldCall::Start { .. }) && fate == CallBehavior::Works;
+        let cut = starts && self.faults.cuts_start(&mut self.rng, now);
         let holds = op.reserves();
         if holds.as_ref().is_some_and(|name| self.world.reserved.contains(name)) {
             fate = CallBehavior::Refused;
@@ -221,6 +223,13 @@ impl Simulation {
         }
         let deadline = call.op.deadline();
         match fate {
+            CallBehavior::Works if cut => {
+                call.outcome = Some(Err(WorldCallFailure::unreachable("the connection was cut")));
+                call.applies_late = true;
+                let late = self.faults.late_start(&mut self.rng);
+                self.plan_in(late, SimEvent::Apply(id));
+                self.plan_in(MILLI.min(late), SimEvent::Reply(id));
+            }
             CallBehavior::Works => self.plan_in(hop, SimEvent::Apply(id)),
             CallBehavior::Refused => {
                 call.applied = true;

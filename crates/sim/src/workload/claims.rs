@@ -8,15 +8,21 @@ use crate::world::ClaimChange;
 /// How many claims there are. The last one may be used by one pod at a time.
 pub const CLAIMS: u64 = 2;
 
+/// In runs with devices: whether pods get the volume of this claim as a device.
+pub fn is_block(number: u64) -> bool {
+    number == 0
+}
+
 pub fn claim_name(number: u64) -> String {
     format!("claim-{number}")
 }
 
 /// Claims are created late, bound late, deleted and created again with another volume. In the end each exists and is
 /// bound, and the driver, which registers and disappears in between, is registered.
-pub fn seeded(rng: &mut Rng, during: Nanos, tasks: &mut Vec<(Nanos, Task)>) {
+pub fn seeded(rng: &mut Rng, during: Nanos, devices: bool, tasks: &mut Vec<(Nanos, Task)>) {
     for number in 0..CLAIMS {
-        let comes = ClaimChange::Comes { exclusive: number == CLAIMS - 1 };
+        let comes =
+            ClaimChange::Comes { exclusive: number == CLAIMS - 1, block: devices && is_block(number) };
         let mut now = rng.below(during / 6);
         let mut put = |at: Nanos, change| {
             tasks.push((at.min(during - 1), Task::Claim { name: claim_name(number), change }));

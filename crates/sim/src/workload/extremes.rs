@@ -1,12 +1,14 @@
-//! Pods that the API accepts, with numbers, strings and times as extreme as it allows, and extreme states of their
-//! containers. The only check on such a pod is that other pods are unaffected.
+//! Pods that the API accepts, with numbers, strings and times as extreme as it allows, extreme states of their containers
+//! and sandboxes, and extreme objects beside them. The only check on such a pod is that other pods are unaffected.
 
 use std::sync::Arc;
 
 use model::Wall;
-use model::k8s::Pod;
+use model::cri::{Image, RuntimeCondition, RuntimeHandler, RuntimeStatus};
+use model::k8s::{CSIDriver, Pod, Service};
 use model::observed::{ContainerState, ObservedPod};
 use model::pod::Source;
+use model::storage::{StorageKey, StorageObject};
 use serde_json::{Value, json};
 
 use super::pods::SimulatedPod;
@@ -30,6 +32,11 @@ const TIMES: [&str; 6] = [
 ];
 const AMOUNTS: [&str; 8] =
     ["0", "1n", "1m", "0.000000001", "9223372036854775807", "9223372036854775807m", "8Ei", "1e-9"];
+/// Huge pages of one size under two names: the largest amount that the API accepts of each, a little, and none.
+const HUGE_PAGES: [&str; 3] = ["9223372036852678656", "2Mi", "0"];
+/// Bound to each other.
+const EXTREME_CLAIM: &str = "x-claim";
+const EXTREME_VOLUME: &str = "x-volume";
 const EXTREME_STRINGS: [&str; 7] =
     ["", "é", "\u{10ffff}\u{10ffff}", "$($(é", "$$$(", "%\u{0}%zz", "\u{feff}\n\r\t"];
 
@@ -83,9 +90,7 @@ fn extreme(rng: &mut Rng, pod: &Pod, source: Source) -> Pod {
             container[kind] = probe(rng, kind == "readinessProbe");
         }
     }
-    container["resources"] = json!({"limits": {
-        "cpu": *rng.pick(&AMOUNTS), "memory": *rng.pick(&AMOUNTS), "ephemeral-storage": *rng.pick(&AMOUNTS),
-    }, "requests": {"cpu": "0", "memory": "0", "ephemeral-storage": "0"}});
+    container["resources"] = resources(rng);
     container["env"] = json!([{"name": "WORD", "value": *rng.pick(&EXTREME_STRINGS)},
         {"name": "AGAIN", "value": format!("$(WORD){}", rng.pick(&EXTREME_STRINGS))}]);
     container["terminationMessagePath"] = json!("/dev/é");
@@ -95,17 +100,73 @@ fn extreme(rng: &mut Rng, pod: &Pod, source: Source) -> Pod {
         let seconds = (*rng.pick(&[1, OLD_TIMER_LIMIT_SECS, i64::MAX])).min(longest);
         container["lifecycle"] = json!({"preStop": {"sleep": {"seconds": seconds}}});
     }
+    if rng.coin() {
+        // An API server that admits RuntimeClasses writes it.
+        spec["overhead"] = json!({"cpu": *rng.pick(&AMOUNTS), "memory": *rng.pick(&AMOUNTS)});
+    }
+    add_volumes(rng, spec, source);
     let meta = &mut value["metadata"];
     meta["annotations"]["word"] = (*rng.pick(&EXTREME_STRINGS)).into();
     meta["labels"] = json!({"a": "b"});
     meta["generation"] = (*rng.pick(&[0, i64::MAX])).into();
     meta["creationTimestamp"] = (*rng.pick(&TIMES)).into();
     if source == Source::Api && rng.coin() {
+        let containers: Value =
+            ["c0", "other", "third"].into_iter().map(|name| container_status(rng, name)).collect();
         value["status"] = json!({"phase": "Pending", "startTime": *rng.pick(&TIMES), "conditions": [
             {"type": "Ready", "status": "False", "lastTransitionTime": *rng.pick(&TIMES)},
-        ]});
+        ], "containerStatuses": containers});
     }
     serde_json::from_value(value).expect("the simulation made a bad pod")
+}
+
+/// What somebody else wrote into the status.
+fn container_status(rng: &mut Rng, name: &str) -> Value {
+    json!({"name": name, "image": "", "imageID": EXTREME_STRINGS[2], "ready": true,
+        "restartCount": *rng.pick(&[i32::MIN, i32::MAX]),
+        "allocatedResources": {"cpu": *rng.pick(&AMOUNTS)},
+        "resources": {"limits": {"memory": *rng.pick(&AMOUNTS)}},
+        "lastState": {"terminated": {"exitCode": i32::MIN, "startedAt": TIMES[0], "finishedAt": TIMES[5]}}})
+}
+
+/// Limits without requests, requests without limits, or both alike; sometimes with huge pages.
+fn resources(rng: &mut Rng) -> Value {
+    let mut amounts = json!({
+        "cpu": *rng.pick(&AMOUNTS), "memory": *rng.pick(&AMOUNTS), "ephemeral-storage": *rng.pick(&AMOUNTS),
+    });
+    match rng.below(4) {
+        0 => json!({"limits": amounts, "requests": {"cpu": "0", "memory": "0", "ephemeral-storage": "0"}}),
+        1 => json!({"requests": amounts}),
+        2 => json!({"limits": amounts.clone(), "requests": amounts}),
+        _ => {
+            amounts["hugepages-2Mi"] = (*rng.pick(&HUGE_PAGES)).into();
+            amounts["hugepages-2048Ki"] = (*rng.pick(&HUGE_PAGES)).into();
+            json!({"limits": amounts.clone(), "requests": amounts})
+        }
+    }
+}
+
+fn add_volumes(rng: &mut Rng, spec: &mut Value, source: Source) {
+    let mut volumes = Vec::new();
+    for medium in ["", "Memory", "HugePages", "HugePages-2Mi"] {
+        if rng.per_mille(250) {
+            let name = format!("v{}", volumes.len());
+            volumes.push(
+                json!({"name": name, "emptyDir": {"medium": medium, "sizeLimit": *rng.pick(&AMOUNTS)}}),
+            );
+        }
+    }
+    if source == Source::Api && rng.per_mille(300) {
+        let seconds = *rng.pick(&[600, 1_i64 << 32]);
+        let token = json!({"serviceAccountToken": {"path": "token", "expirationSeconds": seconds}});
+        volumes.push(json!({"name": "token", "projected": {"sources": [token]}}));
+    }
+    if source == Source::Api && rng.per_mille(200) {
+        volumes.push(json!({"name": "claim", "persistentVolumeClaim": {"claimName": EXTREME_CLAIM}}));
+    }
+    let mounts = volumes.iter().map(|volume| json!({"name": volume["name"], "mountPath": format!("/{}", volume["name"].as_str().unwrap_or_default())}));
+    spec["containers"][0]["volumeMounts"] = mounts.collect();
+    spec["volumes"] = volumes.into();
 }
 
 fn probe(rng: &mut Rng, may_succeed_often: bool) -> Value {
@@ -139,12 +200,147 @@ pub fn make_node_status_extreme(status: &mut Value) {
     }
 }
 
-/// The state that the runtime reports of an extreme pod's containers: the same at every reading.
+/// When a token expires: before the world began, or far beyond its end.
+pub fn extreme_expiry(rng: &mut Rng) -> Wall {
+    Wall(*rng.pick(&[i64::MIN, -1, 0, i64::MAX]))
+}
+
+/// Services with ports, addresses and names that no server would accept, and with all that one does.
+pub fn extreme_services() -> Vec<Arc<Service>> {
+    let service = |(number, text): (usize, &&str)| {
+        let port = |number: i64, name: &str| json!({"name": name, "port": number, "targetPort": number, "nodePort": number});
+        let ports =
+            [i64::from(i32::MIN), -1, 0, 65_535, i64::from(i32::MAX)].map(|number| port(number, text));
+        let meta = json!({"name": format!("s{number}{text}"), "namespace": "sim", "creationTimestamp": TIMES[number % TIMES.len()]});
+        let spec = json!({"clusterIP": text, "clusterIPs": [text, "10.0.0.1"], "ports": ports,
+            "sessionAffinityConfig": {"clientIP": {"timeoutSeconds": i32::MAX}}});
+        Arc::new(made(json!({"metadata": meta, "spec": spec})))
+    };
+    EXTREME_STRINGS.iter().enumerate().map(service).collect()
+}
+
+/// The drivers as they are, with the longest and the shortest period, and one that nobody has.
+pub fn make_drivers_extreme(drivers: Vec<Arc<CSIDriver>>) -> Vec<Arc<CSIDriver>> {
+    let slow = drivers.into_iter().map(|driver| {
+        let mut driver = CSIDriver::clone(&driver);
+        driver.spec.node_allocatable_update_period_seconds = Some(i64::MAX);
+        Arc::new(driver)
+    });
+    let odd = json!({"metadata": {"name": EXTREME_STRINGS[2]}, "spec": {
+        "attachRequired": true, "nodeAllocatableUpdatePeriodSeconds": i64::MIN, "fsGroupPolicy": EXTREME_STRINGS[5],
+        "tokenRequests": [{"audience": EXTREME_STRINGS[4], "expirationSeconds": i64::MAX}],
+    }});
+    slow.chain([Arc::new(made(odd))]).collect()
+}
+
+/// The claim and the volume of extreme pods.
+pub fn extreme_storage_object(key: &StorageKey) -> Option<StorageObject> {
+    match key {
+        StorageKey::Claim { namespace, name } if name == EXTREME_CLAIM => {
+            let claim = json!({
+                "metadata": {"name": name, "namespace": namespace, "uid": "x", "creationTimestamp": TIMES[0]},
+                "spec": {"volumeName": EXTREME_VOLUME, "accessModes": ["ReadWriteOnce"],
+                    "resources": {"requests": {"storage": AMOUNTS[4]}}},
+                "status": {"phase": "Bound", "capacity": {"storage": AMOUNTS[1]},
+                    "allocatedResources": {"storage": AMOUNTS[6]},
+                    "conditions": [{"type": "Resizing", "status": "True", "lastTransitionTime": TIMES[5]}]},
+            });
+            Some(StorageObject::Claim(Arc::new(made(claim))))
+        }
+        StorageKey::Volume { name } if name == EXTREME_VOLUME => {
+            let attributes = json!({"word": EXTREME_STRINGS[3], "other": EXTREME_STRINGS[6]});
+            let volume = json!({
+                "metadata": {"name": name},
+                "spec": {"accessModes": ["ReadWriteOnce"], "capacity": {"storage": AMOUNTS[6]},
+                    "claimRef": {"namespace": "sim", "name": EXTREME_CLAIM, "uid": "x"},
+                    "csi": {"driver": "nobody.example", "volumeHandle": EXTREME_STRINGS[2].repeat(500),
+                        "volumeAttributes": attributes}},
+            });
+            Some(StorageObject::Volume(Arc::new(made(volume))))
+        }
+        _ => None,
+    }
+}
+
+fn made<T: serde::de::DeserializeOwned>(value: Value) -> T {
+    serde_json::from_value(value).expect("the simulation made a bad object")
+}
+
+/// What the runtime tells about itself, with texts far longer than they should be.
+pub fn make_runtime_status_extreme(status: &mut RuntimeStatus) {
+    let long = EXTREME_STRINGS[2].repeat(20_000);
+    for condition in &mut status.conditions {
+        condition.reason.clone_from(&long);
+        condition.message.clone_from(&long);
+    }
+    status.conditions.push(RuntimeCondition {
+        r#type: long.clone(),
+        status: false,
+        reason: long.clone(),
+        message: String::new(),
+    });
+    for name in EXTREME_STRINGS.into_iter().filter(|name| !name.is_empty()).chain([long.as_str()]) {
+        status.handlers.push(RuntimeHandler { name: name.to_owned(), ..Default::default() });
+    }
+}
+
+/// A text that the runtime gives as its name or version.
+pub fn extreme_text() -> String {
+    EXTREME_STRINGS[2].repeat(20_000)
+}
+
+/// An image as the runtime describes it, under its own name.
+pub fn make_image_extreme(image: &mut Image) {
+    image.size = u64::MAX;
+    image.repo_tags.extend(EXTREME_STRINGS.map(str::to_owned));
+    image.repo_digests.push(extreme_text());
+}
+
+/// Extreme numbers of list entries. What orders the entries of one pod stays: the time of creation or the attempt.
+#[derive(Clone, Copy, Debug)]
+pub struct ExtremeListEntry {
+    /// In place of every time of creation.
+    pub created_at: Option<i64>,
+    /// In place of every number of an attempt or restart.
+    pub attempt: Option<u32>,
+    /// The texts of annotations that hold numbers.
+    pub restart_count: &'static str,
+    pub grace: &'static str,
+}
+
+impl ExtremeListEntry {
+    /// The same for all entries of a pod.
+    pub fn of(uid: &model::PodUid) -> Self {
+        let number = uid.as_str().bytes().fold(5, |sum, byte| mix(sum ^ u64::from(byte)));
+        let mut rng = Rng::new(number);
+        let created_at = *rng.pick(&[i64::MIN, -1, 0, i64::MAX]);
+        let attempt = *rng.pick(&[0, i32::MAX as u32, u32::MAX]);
+        let by_time = rng.coin();
+        Self {
+            created_at: (!by_time).then_some(created_at),
+            attempt: by_time.then_some(attempt),
+            restart_count: *rng.pick(&["2147483647", "4294967295", "99999999999999999999", "-1", "é", ""]),
+            grace: *rng.pick(&["9223372036854775807", "-9223372036854775808", "1e9", "é"]),
+        }
+    }
+}
+
+/// The state that the runtime reports of an extreme pod's containers and sandboxes: the same at every reading.
 pub fn make_observed_extreme(pod: &mut ObservedPod) {
     if !is_extreme(&pod.uid) {
         return;
     }
+    let entry = ExtremeListEntry::of(&pod.uid);
+    for sandbox in &mut pod.sandboxes {
+        sandbox.created_at = entry.created_at.map_or(sandbox.created_at, Wall);
+        sandbox.attempt = entry.attempt.unwrap_or(sandbox.attempt);
+        sandbox.runtime_handler = EXTREME_STRINGS[2].into();
+        sandbox.ips.extend(EXTREME_STRINGS.map(str::to_owned));
+    }
     for container in &mut pod.containers {
+        container.created_at = entry.created_at.map_or(container.created_at, Wall);
+        container.restart_count = entry.attempt.unwrap_or(container.restart_count);
+        container.pod_grace = entry.grace.parse().ok();
         let number = container.id.as_str().bytes().fold(7, |sum, byte| mix(sum ^ u64::from(byte)));
         let mut rng = Rng::new(number);
         let walls = [i64::MIN, -1, 0, 1, i64::MAX - 1, i64::MAX].map(Wall);

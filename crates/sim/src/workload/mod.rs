@@ -12,16 +12,22 @@ use std::time::Duration;
 
 use decide::objects::CERTIFICATES_GATE;
 use model::PodUid;
-use model::k8s::Pod;
+use model::k8s::{Pod, Quantity};
+use model::log_rotation::LogRotationConfig;
 use model::node::{HostFacts, NodeConfig};
 use model::pod::Source;
+use model::runtime_class::{RuntimeClass, RuntimeClasses};
 
 use crate::rng::Rng;
 use crate::time::{MILLI, Nanos, SECOND};
 use crate::world::{ClaimChange, ImageFate, Images, ProgramScript};
 
 pub use extras::GATE;
-pub use extremes::{is_extreme, make_node_status_extreme, make_observed_extreme};
+pub use extremes::{
+    ExtremeListEntry, extreme_expiry, extreme_services, extreme_storage_object, extreme_text, is_extreme,
+    make_drivers_extreme, make_image_extreme, make_node_status_extreme, make_observed_extreme,
+    make_runtime_status_extreme,
+};
 pub use pods::{CONTENT, SimulatedPod, VARIABLE, is_rejected, is_unmountable, objects_of};
 
 pub enum Task {
@@ -121,14 +127,22 @@ pub enum WorkloadSize {
     Small,
     /// With claims behind the volumes of pods.
     WithClaims,
+    /// The same, and one of the claims is for a device.
+    WithDevices,
     /// With certificates in the volumes of pods.
     Certified,
+}
+
+impl WorkloadSize {
+    fn has_claims(self) -> bool {
+        matches!(self, WorkloadSize::WithClaims | WorkloadSize::WithDevices)
+    }
 }
 
 impl Workload {
     pub fn seeded(rng: &mut Rng, during: Nanos, size: WorkloadSize) -> Self {
         let mut config = config(rng);
-        if size == WorkloadSize::WithClaims {
+        if size.has_claims() {
             config.sources = vec![Source::File, Source::Api];
         }
         if size == WorkloadSize::Certified {
@@ -139,8 +153,8 @@ impl Workload {
         if config.sources.contains(&Source::Api) {
             objects(rng, during, &mut tasks);
         }
-        if size == WorkloadSize::WithClaims {
-            claims::seeded(rng, during, &mut tasks);
+        if size.has_claims() {
+            claims::seeded(rng, during, size == WorkloadSize::WithDevices, &mut tasks);
         }
         let names = if size == WorkloadSize::Small { rng.between(1, 3) } else { rng.between(1, 6) };
         for number in 0..names {
@@ -155,7 +169,7 @@ impl Workload {
         }
         changes_by_others(rng, during, &config, names, &mut tasks);
         let hints_by_id = rng.coin();
-        let attaches = size == WorkloadSize::WithClaims && rng.coin();
+        let attaches = size.has_claims() && rng.coin();
         Self { config, facts: facts(), images, tasks, hints_by_id, attaches }
     }
 
@@ -180,6 +194,26 @@ impl Workload {
         self
     }
 
+    /// The pods of this name ask for a RuntimeClass with an overhead: see [`costly_classes`].
+    pub fn with_overhead(mut self, name: &str) -> Self {
+        for (_, task) in &mut self.tasks {
+            if let Task::Put { pod, .. } = task
+                && pod.metadata.name.as_deref() == Some(name)
+                && let Some(spec) = &mut Arc::make_mut(pod).spec
+            {
+                spec.runtime_class_name = Some(COSTLY_CLASS.into());
+            }
+        }
+        self
+    }
+
+    /// Logs are rotated. Some containers write nothing, some a little, some much.
+    pub fn with_log_rotation(mut self) -> Self {
+        self.config.log_rotation =
+            Some(LogRotationConfig { max_bytes: 300_000, ..LogRotationConfig::default() });
+        self
+    }
+
     /// Adds some more simple pods later.
     pub fn with_late(mut self, rng: &mut Rng, from: Nanos, to: Nanos) -> Self {
         for number in 0..3 {
@@ -188,6 +222,14 @@ impl Workload {
         }
         self
     }
+}
+
+const COSTLY_CLASS: &str = "costly";
+
+/// The class of the default handler, with an overhead that is not in the pods of files.
+pub fn costly_classes() -> RuntimeClasses {
+    let overhead = [("memory".to_owned(), Quantity("8Mi".to_owned()))].into();
+    [(COSTLY_CLASS.to_owned(), RuntimeClass { handler: String::new(), overhead })].into()
 }
 
 fn config(rng: &mut Rng) -> NodeConfig {
@@ -302,7 +344,8 @@ fn schedule_pods_of_name(
         next_uid += 1;
         let template = SimulatedPod::seeded(rng, name, &uid);
         match size {
-            WorkloadSize::WithClaims => template.with_claim(rng),
+            WorkloadSize::WithClaims => template.with_claim(rng, false),
+            WorkloadSize::WithDevices => template.with_claim(rng, true),
             WorkloadSize::Certified => template.with_certificate(rng),
             WorkloadSize::Full | WorkloadSize::Small => template,
         }

@@ -8,7 +8,7 @@ use model::k8s::Pod;
 use model::pod::{ANNOTATION_HASH, Source};
 use serde_json::{Value, json};
 
-use super::claims::{CLAIMS, claim_name};
+use super::claims::{CLAIMS, claim_name, is_block};
 use super::extras::OptionalFields;
 use super::{ALWAYS_PRESENT, IMAGES, NO_IMAGE, OBJECTS, Task, image_name, object_name};
 use crate::rng::Rng;
@@ -41,6 +41,8 @@ struct ClusterReferences {
     volume: Option<u64>,
     token: bool,
     claim: Option<u64>,
+    /// The volume of the claim is a device.
+    is_device: bool,
     /// The signer of a certificate.
     certificate: Option<&'static str>,
 }
@@ -48,7 +50,8 @@ struct ClusterReferences {
 impl ClusterReferences {
     fn seeded(rng: &mut Rng) -> Self {
         let mut one = || rng.per_mille(400).then(|| rng.below(OBJECTS));
-        Self { variable: one(), volume: one(), token: rng.per_mille(300), claim: None, certificate: None }
+        let (variable, volume) = (one(), one());
+        Self { variable, volume, token: rng.per_mille(300), ..Self::default() }
     }
 
     fn add_to(&self, pod: &mut Pod) {
@@ -61,7 +64,11 @@ impl ClusterReferences {
                 let variable = from(json!({"name": VARIABLE, "valueFrom": source})).expect(bad);
                 container.env.get_or_insert_default().push(variable);
             }
-            if self.claim.is_some() {
+            if self.is_device {
+                let device = serde_json::from_value(json!({"name": CLAIMED, "devicePath": "/dev/claimed"}))
+                    .expect(bad);
+                container.volume_devices.get_or_insert_default().push(device);
+            } else if self.claim.is_some() {
                 let mount =
                     serde_json::from_value(json!({"name": CLAIMED, "mountPath": "/claimed"})).expect(bad);
                 container.volume_mounts.get_or_insert_default().push(mount);
@@ -298,8 +305,9 @@ impl SimulatedPod {
     }
 
     /// Most pods have a claim.
-    pub fn with_claim(mut self, rng: &mut Rng) -> Self {
+    pub fn with_claim(mut self, rng: &mut Rng, devices: bool) -> Self {
         self.needs.claim = rng.per_mille(700).then(|| rng.below(CLAIMS));
+        self.needs.is_device = devices && self.needs.claim.is_some_and(is_block);
         self
     }
 

@@ -39,7 +39,7 @@ impl Images {
 }
 
 fn reference(name: &str) -> String {
-    format!("sha256:{:016x}", decide::hash::fnv1a_64(name.as_bytes()))
+    format!("sha256:{:016x}", model::hash::fnv1a_64(name.as_bytes()))
 }
 
 impl World {

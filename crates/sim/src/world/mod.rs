@@ -4,6 +4,7 @@
 mod attachments;
 mod disk;
 mod images;
+mod logs;
 mod objects;
 mod runtime;
 mod signer;
@@ -17,6 +18,7 @@ use model::{ContainerId, Mono, Now, PodUid, SandboxId, Wall};
 pub use attachments::Attachments;
 pub use disk::Disk;
 pub use images::{ImageFate, Images};
+pub use logs::Logs;
 pub use objects::{SimulatedConfigMaps, VERSION};
 pub use runtime::{Container, RemovedButListed, Sandbox, container_name, sandbox_name};
 pub use signer::{DENIES, SIGNERS, Signer, names_in, signers_of};
@@ -99,6 +101,7 @@ pub struct World {
     pub storage: Storage,
     pub signer: Signer,
     pub disk: Disk,
+    pub logs: Logs,
     pub cgroups: BTreeSet<CgroupName>,
     /// Containers that something outside has removed while they ran, by pod and name.
     pub removed_by_others: BTreeSet<(PodUid, String)>,
@@ -124,6 +127,7 @@ impl World {
             signer: Signer::default(),
             storage: Storage::default(),
             disk: Disk::default(),
+            logs: Logs::default(),
             cgroups: BTreeSet::new(),
             removed_by_others: BTreeSet::new(),
             program_events: Vec::new(),

@@ -224,6 +224,7 @@ impl World {
             self.program_events.push((now + after, ProgramEvent::Ends { id: id.clone(), code }));
         }
         self.disk.write_log(&container.log_path);
+        self.begin_log(id);
         self.told(&uid, id.as_str());
         Ok(())
     }

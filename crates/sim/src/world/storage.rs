@@ -13,20 +13,30 @@ use model::PodUid;
 use model::csi::{CsiVolumeOnDisk, VolumeRecord};
 use model::k8s::{CSIDriver, PersistentVolumeClaim, Pod};
 use model::storage::{StorageKey, StorageObject, StorageState};
+use model::volume::DevicePaths;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::attachments::Attachments;
 use super::{World, WorldError};
 use crate::time::Nanos;
+use crate::workload::extreme_storage_object;
 
 pub const DRIVER: &str = "driver.sim";
+/// In the directory of a device.
+const DEVICE_RECORD: &str = "/data/vol_data.json";
+/// In paths of devices: before the name of the volume, and between it and the UID of a pod.
+const PUBLISHED: &str = "/publish/";
+const STAGED: &str = "/staging/";
+const MAPPED: &str = "/dev/";
 
 #[derive(Clone, Debug, Default)]
 pub struct Storage {
     claims: BTreeMap<String, Claim>,
     /// Volumes of the driver, each with the UID of the claim it was created for.
     volumes: BTreeMap<String, (String, String)>,
+    /// Volumes that pods get as devices.
+    devices: BTreeSet<String>,
     /// Each claim name with every volume that such a claim was ever bound to.
     ever: BTreeSet<(String, String)>,
     generations: u64,
@@ -42,6 +52,10 @@ pub struct Storage {
     pub staged: BTreeMap<String, String>,
     /// Directories at which volumes are published: for which pod, which volume.
     pub targets: BTreeMap<String, (PodUid, String)>,
+    /// Links of pods to devices: where each leads.
+    pub links: BTreeMap<String, String>,
+    /// Maps of devices: the target that each shows.
+    pub maps: BTreeMap<String, String>,
     /// Directories that a thread of the agent walks through, and until when.
     pub walks: BTreeMap<String, Nanos>,
     pub attachments: Attachments,
@@ -52,6 +66,8 @@ struct Claim {
     uid: String,
     /// Only one pod may use it.
     exclusive: bool,
+    /// Pods get its volume as a device.
+    block: bool,
     volume: Option<String>,
     version: u64,
     /// Its status, with its capacity.
@@ -64,6 +80,7 @@ pub enum ClaimChange {
     /// The claim is created, unbound. One that exists already is replaced.
     Comes {
         exclusive: bool,
+        block: bool,
     },
     /// Its volume exists, but the claim is not bound to it yet.
     GetsVolume,
@@ -89,16 +106,19 @@ pub fn claims_of(pod: &Pod) -> impl Iterator<Item = (&str, &str)> {
 impl Storage {
     pub fn change(&mut self, name: &str, change: ClaimChange) {
         match change {
-            ClaimChange::Comes { exclusive } => {
+            ClaimChange::Comes { exclusive, block } => {
                 self.generations += 1;
                 let uid = format!("{name}-{}", self.generations);
                 let status = json!({"capacity": {"storage": "1Gi"}});
-                let claim = Claim { uid, exclusive, volume: None, version: 1, status };
+                let claim = Claim { uid, exclusive, block, volume: None, version: 1, status };
                 self.claims.insert(name.to_owned(), claim);
             }
             ClaimChange::GetsVolume | ClaimChange::Binds => {
                 let Some(claim) = self.claims.get_mut(name) else { return };
                 let volume = format!("pv-{}", claim.uid);
+                if claim.block {
+                    self.devices.insert(volume.clone());
+                }
                 self.volumes.insert(volume.clone(), (name.to_owned(), claim.uid.clone()));
                 if change == ClaimChange::Binds {
                     self.ever.insert((name.to_owned(), volume.clone()));
@@ -120,10 +140,14 @@ impl Storage {
 
     /// `node`: the node whose attachments are read.
     pub fn look(&self, key: &StorageKey, node: &str) -> StorageState {
+        if let Some(object) = extreme_storage_object(key) {
+            return StorageState::Present(object);
+        }
         let object = match key {
             StorageKey::Claim { name, .. } => self.claim(name).ok().map(StorageObject::Claim),
             StorageKey::Volume { name } => {
-                let object = |of| volume_object(name, of, self.is_exclusive(name), self.size(name));
+                let object =
+                    |of| volume_object(name, of, self.mode(name), self.is_exclusive(name), self.size(name));
                 self.volumes.get(name).map(object)
             }
             StorageKey::Attachment { name } => self.attachments.attachment(name, node),
@@ -145,34 +169,83 @@ impl Storage {
         vec![Arc::new(made(driver))]
     }
 
-    /// The volumes on disk: one for each record.
+    fn mode(&self, volume: &str) -> &'static str {
+        if self.devices.contains(volume) { "Block" } else { "Filesystem" }
+    }
+
+    /// The volumes on disk: one for each record, and for each device of a pod.
     pub fn found(&self, wanted: impl Fn(&CsiVolumeOnDisk) -> bool) -> Vec<CsiVolumeOnDisk> {
         let found = |(path, record): (&String, &VolumeRecord)| {
             let dir = dir_of(path);
             let pod = pod_of(path);
-            let broken = self.unreadable.contains(path);
+            let device = path.strip_suffix(DEVICE_RECORD);
+            let mount_dir = match (device.and_then(|device| device.rsplit_once('/')), &pod) {
+                (Some((devices, name)), _) => format!("{devices}/staging/{name}"),
+                (None, Some(_)) => format!("{dir}/mount"),
+                (None, None) => format!("{dir}/globalmount"),
+            };
             CsiVolumeOnDisk {
-                mount_dir: format!("{dir}/{}", if pod.is_some() { "mount" } else { "globalmount" }),
+                mount_dir,
                 pod,
-                block: false,
-                spec_name: dir.rsplit('/').next().unwrap_or_default().to_owned(),
+                block: device.is_some(),
+                spec_name: device.unwrap_or(dir).rsplit('/').next().unwrap_or_default().to_owned(),
                 record_path: path.clone(),
-                record: if broken { Err("it is no JSON".into()) } else { Ok(Some(record.clone())) },
-                link: None,
+                record: self.record(path, record),
+                device: None,
             }
         };
-        self.records.iter().map(found).filter(wanted).collect()
+        self.records.iter().map(found).chain(self.devices_of_pods()).filter(wanted).collect()
     }
 
-    /// The record beside a directory of a volume.
+    fn record(&self, path: &str, record: &VolumeRecord) -> Result<Option<VolumeRecord>, String> {
+        if self.unreadable.contains(path) { Err("it is no JSON".into()) } else { Ok(Some(record.clone())) }
+    }
+
+    /// What is linked, mapped or published.
+    fn devices_of_pods(&self) -> impl Iterator<Item = CsiVolumeOnDisk> {
+        let published = self.targets.keys().filter(|target| target.contains(PUBLISHED));
+        let targets: BTreeSet<&String> =
+            self.links.values().chain(self.maps.values()).chain(published).collect();
+        targets.into_iter().filter_map(|target| {
+            let (devices, rest) = target.split_once(PUBLISHED)?;
+            let (name, uid) = rest.split_once('/')?;
+            let record_path = format!("{devices}/{name}{DEVICE_RECORD}");
+            let root = devices.split("/plugins/").next().unwrap_or_default();
+            let record = self.records.get(&record_path);
+            Some(CsiVolumeOnDisk {
+                pod: Some(uid.into()),
+                block: true,
+                spec_name: name.to_owned(),
+                mount_dir: target.clone(),
+                record: record.map_or(Ok(None), |record| self.record(&record_path, record)),
+                record_path,
+                device: Some(DevicePaths {
+                    link: format!("{root}/pods/{uid}/volumeDevices/kubernetes.io~csi/{name}"),
+                    map: format!("{devices}/{name}/dev/{uid}"),
+                }),
+            })
+        })
+    }
+
+    /// The record that a directory of a volume belongs to.
     pub fn record_beside(&self, place: &str) -> Option<&VolumeRecord> {
-        self.records.get(&format!("{}/vol_data.json", dir_of(place)))
+        let of_device = |devices: &str, name: &str| format!("{devices}/{name}{DEVICE_RECORD}");
+        let path = match (place.split_once(PUBLISHED), place.split_once(STAGED), place.split_once(MAPPED)) {
+            (Some((devices, rest)), ..) => of_device(devices, rest.split('/').next().unwrap_or_default()),
+            (None, Some((devices, name)), _) => of_device(devices, name),
+            (None, None, Some((device, _))) => format!("{device}{DEVICE_RECORD}"),
+            (None, None, None) => format!("{}/vol_data.json", dir_of(place)),
+        };
+        self.records.get(&path)
     }
 
     /// Pods that have a record of the volume, readable or not.
     pub fn recorded_for(&self, handle: &str) -> Option<PodUid> {
         let of_it = self.records.iter().filter(|(_, record)| record.volume_handle == handle);
-        of_it.filter_map(|(path, _)| pod_of(path)).next()
+        let linked = self.links.iter().filter(|(_, target)| {
+            self.record_beside(target).is_some_and(|record| record.volume_handle == handle)
+        });
+        of_it.map(|(path, _)| path).chain(linked.map(|(link, _)| link)).find_map(|path| pod_of(path))
     }
 
     pub fn is_mounted(&self, place: &str) -> bool {
@@ -250,7 +323,11 @@ impl Storage {
     }
 
     pub fn has_any(&self, uid: &PodUid) -> bool {
-        self.targets.values().any(|(of, _)| of == uid)
+        self.targets.values().any(|(of, _)| of == uid) || self.has_map(uid)
+    }
+
+    pub fn has_map(&self, uid: &PodUid) -> bool {
+        self.maps.keys().any(|map| pod_of(map).as_ref() == Some(uid))
     }
 
     /// What is mounted for a pod, as it is listed among the pod's volumes.
@@ -265,10 +342,13 @@ pub fn listed(target: &str) -> String {
     format!("mount {target}")
 }
 
-/// The pod in whose directory a path is.
+/// The pod to which a path belongs: it is in the pod's directory, or its last part is the pod's UID.
 pub fn pod_of(path: &str) -> Option<PodUid> {
-    let (_, rest) = path.split_once("/pods/")?;
-    rest.split('/').next().map(PodUid::from)
+    if let Some((_, rest)) = path.split_once("/pods/") {
+        return rest.split('/').next().map(PodUid::from);
+    }
+    let (_, rest) = path.split_once(PUBLISHED).or_else(|| path.split_once(MAPPED))?;
+    rest.rsplit('/').next().map(PodUid::from)
 }
 
 fn dir_of(path: &str) -> &str {
@@ -302,6 +382,14 @@ impl World {
         }
     }
 
+    pub fn map_device(&mut self, target: &str, map: &str) -> Result<(), WorldError> {
+        if !self.storage.targets.contains_key(target) {
+            return Err(WorldError::because(format!("{target} is not published")));
+        }
+        self.storage.maps.insert(map.to_owned(), target.to_owned());
+        Ok(())
+    }
+
     /// A directory of a volume, and its record.
     pub fn remove_volume(&mut self, place: &str, record: Option<&str>) -> Result<(), WorldError> {
         if self.storage.is_mounted(place) {
@@ -319,6 +407,7 @@ impl World {
         self.disk.remove_pod(uid)?;
         let of_pod = |path: &String| pod_of(path).as_ref() == Some(uid);
         self.storage.records.retain(|path, _| !of_pod(path));
+        self.storage.links.retain(|path, _| !of_pod(path));
         self.storage.unreadable.retain(|path| !of_pod(path));
         Ok(())
     }
@@ -354,7 +443,8 @@ impl Claim {
                 "resourceVersion": self.version.to_string(),
             },
             "spec": {
-                "accessModes": [mode], "volumeName": self.volume, "volumeMode": "Filesystem",
+                "accessModes": [mode], "volumeName": self.volume,
+                "volumeMode": if self.block { "Block" } else { "Filesystem" },
                 "resources": {"requests": {"storage": format!("{size}Gi")}},
             },
             "status": status,
@@ -362,7 +452,13 @@ impl Claim {
     }
 }
 
-fn volume_object(name: &str, (claim, uid): &(String, String), exclusive: bool, size: u64) -> StorageObject {
+fn volume_object(
+    name: &str,
+    (claim, uid): &(String, String),
+    mode: &str,
+    exclusive: bool,
+    size: u64,
+) -> StorageObject {
     StorageObject::Volume(Arc::new(made(json!({
         "metadata": {"name": name},
         "spec": {
@@ -370,7 +466,7 @@ fn volume_object(name: &str, (claim, uid): &(String, String), exclusive: bool, s
             "claimRef": {"namespace": "sim", "name": claim, "uid": uid},
             "accessModes": [access_mode(exclusive)],
             "capacity": {"storage": format!("{size}Gi")},
-            "volumeMode": "Filesystem",
+            "volumeMode": mode,
         },
     }))))
 }
@@ -394,7 +490,7 @@ mod tests {
             matches!(storage.look(&key, "node"), StorageState::Absent { .. }),
             "what is not there can't be bound"
         );
-        storage.change("c", ClaimChange::Comes { exclusive: true });
+        storage.change("c", ClaimChange::Comes { exclusive: true, block: false });
         storage.change("c", ClaimChange::GetsVolume);
         assert_eq!(bound(&storage), None);
         storage.change("c", ClaimChange::Binds);
@@ -404,7 +500,7 @@ mod tests {
         assert!(storage.taken_from(&"b".into(), "c") && !storage.taken_from(&"a".into(), "c"));
         assert!(storage.has_claimed(&"a".into(), "c") && storage.is_mounted("/pods/a/v/mount"));
         storage.change("c", ClaimChange::Vanishes);
-        storage.change("c", ClaimChange::Comes { exclusive: false });
+        storage.change("c", ClaimChange::Comes { exclusive: false, block: false });
         storage.change("c", ClaimChange::Binds);
         assert_ne!(bound(&storage), Some(first));
     }

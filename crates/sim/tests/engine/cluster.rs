@@ -22,6 +22,7 @@ use ports::{
     PodApi, PodRef, SharedObjects, StorageApi, TokenApi, UserInfo,
 };
 use serde_json::Value;
+use sim::workload::{extreme_expiry, extreme_services, is_extreme, make_drivers_extreme};
 
 use super::host::{AgentConnection, CallError, DEADLINE, HostState};
 
@@ -251,14 +252,21 @@ impl StorageApi for SimCluster {
 
 impl SharedObjects for SimCluster {
     fn csi_drivers(&self) -> BoxStream<'static, Vec<Arc<CSIDriver>>> {
-        let drivers = sim::world::Storage::default().drivers();
-        futures::stream::iter([drivers]).chain(futures::stream::pending()).boxed()
+        let host = self.0.host.clone();
+        let drivers = async move {
+            let drivers = sim::world::Storage::default().drivers();
+            if host.lock().await.faults.extreme { make_drivers_extreme(drivers) } else { drivers }
+        };
+        futures::stream::once(drivers).chain(futures::stream::pending()).boxed()
     }
     fn trust_bundles(&self) -> BoxStream<'static, Vec<Arc<ClusterTrustBundle>>> {
         futures::stream::pending().boxed()
     }
     fn services(&self) -> BoxStream<'static, Vec<Arc<Service>>> {
-        futures::stream::iter([Vec::new()]).chain(futures::stream::pending()).boxed()
+        let host = self.0.host.clone();
+        let services =
+            async move { if host.lock().await.faults.extreme { extreme_services() } else { Vec::new() } };
+        futures::stream::once(services).chain(futures::stream::pending()).boxed()
     }
     fn runtime_classes(&self) -> BoxStream<'static, Vec<Arc<RuntimeClass>>> {
         futures::stream::iter([Vec::new()]).chain(futures::stream::pending()).boxed()
@@ -276,7 +284,10 @@ impl TokenApi for SimCluster {
         let lasts = Duration::from_secs(wanted.expiration_secs.max(0) as u64);
         let issue = |inner: &mut HostState| {
             inner.versions += 1;
-            let expires = inner.world.wall().plus(lasts);
+            let expires = match is_extreme(&wanted.pod_uid) {
+                true => extreme_expiry(&mut inner.rng),
+                false => inner.world.wall().plus(lasts),
+            };
             Ok(IssuedToken { token: format!("token {}", inner.versions), expires })
         };
         self.0.call(&"the API server".into(), true, issue).await

@@ -1,5 +1,7 @@
 //! The ports of disk, cgroups and the small things around them.
 
+use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -15,9 +17,10 @@ use model::user_namespace::UserNamespaceScan;
 use model::volume::{VolumeNotice, VolumeSetup};
 use model::{ApiEvent, EventSubject, FullName, PodUid, Wall};
 use ports::{
-    CgroupError, Cgroups, EngineMetrics, EventSink, FilesError, HookAnswer, HttpHooks, LeftoverFiles,
-    PanicRecordError, PanicRecords, PluginError, PodFiles, PodStatusUpdate, ProbeIdentity, ProbeRecordError,
-    ProbeRecordStore, ProbeRecords, Prober, RegistryCredentials, VolumeNoticeFeed, WallClock,
+    CgroupError, Cgroups, ContainerLogFiles, EngineMetrics, EventSink, FilesError, HookAnswer, HttpHooks,
+    LeftoverFiles, PanicRecordError, PanicRecords, PluginError, PodFiles, PodStatusUpdate, ProbeIdentity,
+    ProbeRecordError, ProbeRecordStore, ProbeRecords, Prober, RegistryCredentials, VolumeNoticeFeed,
+    WallClock,
 };
 
 use super::host::{AgentConnection, CallError, HostState};
@@ -143,6 +146,7 @@ impl PodFiles for SimFiles {
         Ok(LeftoverFiles {
             problems: Vec::new(),
             pod_dirs: disk.pods.keys().cloned().collect(),
+            pod_dirs_complete: true,
             log_dirs: disk.logs.keys().cloned().collect(),
             dead_links: disk.dead_links(),
         })
@@ -223,6 +227,30 @@ impl VolumeNoticeFeed for NoopPorts {
     }
 }
 
+/// No log ever grows.
+#[async_trait]
+impl ContainerLogFiles for NoopPorts {
+    async fn size(&self, _: &Path) -> io::Result<Option<u64>> {
+        Ok(Some(0))
+    }
+
+    async fn wait_until_written(&self, _: &Path, _: u64) -> io::Result<()> {
+        std::future::pending().await
+    }
+
+    async fn rename(&self, _: &Path, _: u32) -> io::Result<Option<PathBuf>> {
+        Ok(None)
+    }
+
+    async fn rename_back(&self, _: &Path, _: &Path) -> io::Result<()> {
+        Ok(())
+    }
+
+    async fn compress(&self, _: &Path, _: u32) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 #[async_trait]
 impl Prober for NoopPorts {
     async fn probe(&self, _: &NetworkCheck, _: Duration) -> ProbeOutcome {
@@ -269,6 +297,7 @@ impl EngineMetrics for NoopPorts {
     fn volume_set_up(&self, _: &str, _: bool, _: Duration) {}
     fn probe(&self, _: &ProbeIdentity<'_>, _: &ProbeOutcome, _: Duration) {}
     fn record_sleep_cut_short(&self) {}
+    fn record_watcher_cut(&self) {}
     fn record_sweep(&self, _: usize, _: usize) {}
     fn forget(&self, _: &PodUid) {}
 }

@@ -26,7 +26,9 @@ use ports::{AgentView, FeedNotice, PodFeed, PodSet};
 use sim::check::nothing_left;
 use sim::drive::cluster::is_mirror;
 use sim::rng::Rng;
-use sim::workload::{Task, is_extreme, is_rejected, is_unmountable, make_node_status_extreme};
+use sim::workload::{
+    Task, costly_classes, is_extreme, is_rejected, is_unmountable, make_node_status_extreme,
+};
 use sim::world::{Lifetime, World, claims_of};
 use sim::{Profile, Scenario};
 use tokio::sync::{Mutex, mpsc};
@@ -88,6 +90,9 @@ impl Run {
         inner.feeds.clear();
         for source in &self.config.sources {
             let (feed, notices) = mpsc::unbounded_channel();
+            if inner.faults.panicking_pod.is_some() {
+                let _ = feed.send(FeedNotice::RuntimeClasses { source: *source, classes: costly_classes() });
+            }
             let _ = feed.send(FeedNotice::Set(self.set(&inner, *source)));
             inner.feeds.insert(*source, feed);
             feeds.push(Box::new(SimFeed { source: *source, notices }));
@@ -112,6 +117,7 @@ impl Run {
             hints: Arc::new(runtime::SimHints(Mutex::new(Some(heard)))),
             files: Arc::new(files::SimFiles(reach())),
             volume_news: nothing.clone(),
+            log_files: nothing.clone(),
             cgroups: Arc::new(files::SimCgroups(reach())),
             events: nothing.clone(),
             http_hooks: nothing.clone(),
@@ -260,7 +266,9 @@ impl Run {
         let mirror = inner.objects.keys().next().map(|name| format!("object {name} is left"));
         let staged =
             inner.world.storage.staged.keys().next().map(|volume| format!("volume {volume} is staged"));
-        let left = left.or(staged);
+        let storage = &inner.world.storage;
+        let of_device = storage.links.keys().chain(storage.maps.keys()).next();
+        let left = left.or(staged).or_else(|| of_device.map(|path| format!("{path}, of a device, is left")));
         drop(inner);
         let (handle, _) = self.agent.as_ref()?;
         let known = handle.all_pod_details().await.and_then(|pods| pods.first().map(|p| p.uid.clone()));
@@ -427,4 +435,9 @@ fn a_pod_over_which_steps_panic_stops_nobody_else() {
 #[test]
 fn the_engine_keeps_its_promises_about_volumes() {
     seeds(0..60, Profile::Storage);
+}
+
+#[test]
+fn the_engine_keeps_its_promises_about_devices() {
+    seeds(0..30, Profile::Devices);
 }

@@ -1,5 +1,6 @@
 //! The ports of the runtime, its images and its hints.
 
+use model::GrpcCode;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -11,13 +12,16 @@ use model::cri::{
     RuntimeVersion, SandboxConfig, SandboxStats,
 };
 use model::observed::ContainerState;
+use model::pod::{ANNOTATION_POD_DELETION_GRACE, ANNOTATION_POD_GRACE, ANNOTATION_RESTART_COUNT};
 use model::{ContainerId, PodUid, SandboxId};
 use ports::{
     ContainerFilter, ContainerInfo, ContainerStatus, HintStream, Images, Runtime, RuntimeError,
     RuntimeEvents, SandboxFilter, SandboxInfo, SandboxStatus, StreamFlags,
 };
 use sim::rng::{Rng, mix};
-use sim::workload::is_extreme;
+use sim::workload::{
+    ExtremeListEntry, extreme_text, is_extreme, make_image_extreme, make_runtime_status_extreme,
+};
 use sim::world::{World, WorldError};
 use tokio::sync::{Mutex, mpsc};
 use tokio::time::sleep;
@@ -26,7 +30,7 @@ use super::host::{AgentConnection, CallError, DEADLINE, HostState};
 
 impl CallError for RuntimeError {
     fn refused(message: String) -> Self {
-        RuntimeError::Failed { call: "simulated", code: 2, message }
+        RuntimeError::Failed { call: "simulated", code: GrpcCode::Unknown, message }
     }
     fn timed_out() -> Self {
         RuntimeError::TimedOut { call: "simulated", after: DEADLINE }
@@ -92,7 +96,8 @@ impl SimRuntime {
 fn sandbox_info(inner: &HostState, id: &SandboxId) -> Option<SandboxInfo> {
     let sandbox = inner.world.sandboxes.get(id)?;
     let config = inner.sandbox_configs.get(id)?;
-    Some(SandboxInfo {
+    let entry = is_extreme(&sandbox.uid).then(|| ExtremeListEntry::of(&sandbox.uid));
+    let info = SandboxInfo {
         id: id.clone(),
         name: config.metadata.name.clone(),
         namespace: config.metadata.namespace.clone(),
@@ -103,24 +108,43 @@ fn sandbox_info(inner: &HostState, id: &SandboxId) -> Option<SandboxInfo> {
         labels: config.labels.clone(),
         annotations: config.annotations.clone(),
         runtime_handler: String::new(),
+    };
+    Some(match entry {
+        Some(entry) => SandboxInfo {
+            created_at: entry.created_at.unwrap_or(info.created_at),
+            attempt: entry.attempt.unwrap_or(info.attempt),
+            runtime_handler: extreme_text(),
+            ..info
+        },
+        None => info,
     })
 }
 
 fn container_info(inner: &HostState, id: &ContainerId) -> Option<ContainerInfo> {
     let container = inner.world.containers.get(id)?;
     let config = inner.container_configs.get(id)?;
+    let entry = is_extreme(&container.uid).then(|| ExtremeListEntry::of(&container.uid));
+    let mut annotations = config.annotations.clone();
+    if let Some(entry) = entry {
+        annotations.insert(ANNOTATION_POD_GRACE.into(), entry.grace.into());
+        annotations.insert(ANNOTATION_POD_DELETION_GRACE.into(), entry.grace.into());
+        if entry.attempt.is_some() {
+            annotations.insert(ANNOTATION_RESTART_COUNT.into(), entry.restart_count.into());
+        }
+    }
+    let entry = entry.as_ref();
     Some(ContainerInfo {
         id: id.clone(),
         sandbox_id: container.sandbox.clone(),
         name: config.metadata.name.clone(),
-        attempt: container.attempt,
+        attempt: entry.and_then(|entry| entry.attempt).unwrap_or(container.attempt),
         state: container.shown_state(),
-        created_at: container.created_at.0,
+        created_at: entry.and_then(|entry| entry.created_at).unwrap_or(container.created_at.0),
         image: container.image.clone(),
         image_ref: container.image_ref.clone(),
         image_id: container.image_ref.clone(),
         labels: config.labels.clone(),
-        annotations: config.annotations.clone(),
+        annotations,
     })
 }
 
@@ -185,17 +209,29 @@ fn missing(what: &impl ToString) -> RuntimeError {
 impl Runtime for SimRuntime {
     async fn version(&self) -> Result<RuntimeVersion, RuntimeError> {
         self.0.alive().await;
+        if self.0.host.lock().await.faults.extreme {
+            let text = extreme_text();
+            return Ok(RuntimeVersion {
+                runtime_name: text.clone(),
+                runtime_version: text,
+                ..Default::default()
+            });
+        }
         Ok(RuntimeVersion { runtime_name: "simulated".into(), ..Default::default() })
     }
 
     async fn status(&self) -> Result<RuntimeStatus, RuntimeError> {
         self.0.alive().await;
         let good = |kind: &str| RuntimeCondition { r#type: kind.into(), status: true, ..Default::default() };
-        Ok(RuntimeStatus {
+        let mut status = RuntimeStatus {
             conditions: vec![good("RuntimeReady"), good("NetworkReady")],
             handlers: vec![RuntimeHandler { user_namespaces: true, ..Default::default() }],
             ..Default::default()
-        })
+        };
+        if self.0.host.lock().await.faults.extreme {
+            make_runtime_status_extreme(&mut status);
+        }
+        Ok(status)
     }
 
     async fn cgroup_driver(&self) -> Result<CgroupDriver, RuntimeError> {
@@ -235,8 +271,12 @@ impl Runtime for SimRuntime {
                 info.id = "another".into();
             }
             let sandbox = &inner.world.sandboxes[id];
+            let mut ips = sandbox.ips.clone();
+            if is_extreme(&sandbox.uid) {
+                ips.push(extreme_text());
+            }
             let namespaces = NamespaceOptions { network: sandbox.network, ..Default::default() };
-            Ok(SandboxStatus { info, has_network: true, ips: sandbox.ips.clone(), namespaces })
+            Ok(SandboxStatus { info, has_network: true, ips, namespaces })
         };
         // Where this fails the lists were good: the reading is one that fails in part.
         self.0.call(&"everybody".into(), true, effect).await
@@ -406,7 +446,13 @@ impl Images for SimImages {
     }
 
     async fn image_status(&self, image: &ImageSpec) -> Result<Option<Image>, RuntimeError> {
-        let look = |inner: &mut HostState| Ok(inner.world.images.image(&image.image));
+        let look = |inner: &mut HostState| {
+            let mut found = inner.world.images.image(&image.image);
+            if let Some(found) = found.as_mut().filter(|_| inner.faults.extreme) {
+                make_image_extreme(found);
+            }
+            Ok(found)
+        };
         self.0.call(&"images".into(), true, look).await
     }
 

@@ -5,6 +5,7 @@
 //! | --- | --- |
 //! | `stage first` | a volume that is published and was not staged |
 //! | `unstage last` | a volume that is unstaged while a pod has it |
+//! | `unmap first` | a device that is unpublished while it is mapped and pinned |
 //! | `own mounts first` | a volume that is unpublished while the agent has not taken away what it set up for the pod itself |
 //! | `one at a time` | a call for a volume while another one of the same agent is not answered |
 //! | `no deletion through a mount` | a directory that is removed while a volume is mounted there |
@@ -12,6 +13,7 @@
 use async_trait::async_trait;
 use futures::StreamExt;
 use futures::stream::BoxStream;
+use model::GrpcCode;
 use model::PodUid;
 use model::csi::{
     DriverNodeInfo, NodeExpandCall, NodePublishCall, NodeServiceCapabilities, NodeStageCall, NodeVolumeStats,
@@ -29,7 +31,10 @@ const SOCKET: &str = "/plugins/driver.sock";
 impl CallError for CsiError {
     /// A driver that reports that nothing was done must have done nothing.
     fn refused(message: String) -> Self {
-        let code = if message.contains("after the effect") { "Unavailable" } else { "Internal" };
+        let code = match message.contains("after the effect") {
+            true => GrpcCode::Unavailable,
+            false => GrpcCode::Internal,
+        };
         CsiError::Rpc { code, message }
     }
     fn timed_out() -> Self {
@@ -133,6 +138,9 @@ impl CsiDrivers for SimDrivers {
 
     async fn node_unpublish_volume(&self, _: &str, handle: &str, target: &str) -> Result<(), CsiError> {
         let unpublish = |inner: &mut HostState| {
+            if inner.world.storage.maps.values().any(|shown| shown == target) {
+                inner.check.violate("unmap first", format!("{target} is unpublished while it is mapped"));
+            }
             if let Some((uid, _)) = inner.world.storage.targets.get(target) {
                 let mounted = inner.world.storage.mounted(uid);
                 let volumes = inner.world.disk.pods.get(uid);
@@ -199,11 +207,32 @@ impl CsiFiles for SimDrivers {
     async fn apply_fs_group(&self, _: &str, _: i64, _: bool) -> Result<(), FilesError> {
         Ok(())
     }
-    async fn link_device(&self, _: &str, _: &str) -> Result<(), FilesError> {
-        Ok(())
+    async fn link_device(&self, device: &str, link: &str) -> Result<(), FilesError> {
+        let insert = |inner: &mut HostState| {
+            inner.world.storage.links.insert(link.to_owned(), device.to_owned());
+            Ok(())
+        };
+        self.0.call(&"links".into(), false, insert).await
     }
-    async fn unlink_device(&self, _: &str) -> Result<(), FilesError> {
-        Ok(())
+    async fn unlink_device(&self, link: &str) -> Result<(), FilesError> {
+        let remove = |inner: &mut HostState| {
+            inner.world.storage.links.remove(link);
+            Ok(())
+        };
+        self.0.call(&"links".into(), false, remove).await
+    }
+    async fn map_device(&self, device: &str, map: &str) -> Result<(), FilesError> {
+        let insert = |inner: &mut HostState| {
+            inner.world.map_device(device, map).map_err(|no| FilesError::refused(no.message))
+        };
+        self.0.call(&"maps".into(), false, insert).await
+    }
+    async fn unmap_device(&self, map: &str) -> Result<(), FilesError> {
+        let remove = |inner: &mut HostState| {
+            inner.world.storage.maps.remove(map);
+            Ok(())
+        };
+        self.0.call(&"maps".into(), false, remove).await
     }
 }
 

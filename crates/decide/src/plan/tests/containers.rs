@@ -2,8 +2,8 @@
 
 use super::words::at;
 use super::{NOW, Scene, check};
+use crate::action::Action;
 use crate::back_off::CrashBackOff;
-use crate::effect::Action;
 use crate::images::ImageState;
 use crate::ledger::StartFailure;
 use crate::plan::PlanNote;

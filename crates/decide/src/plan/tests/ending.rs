@@ -2,10 +2,10 @@
 
 use model::PodUid;
 
-use super::words::{at, show_stages};
+use super::words::{at, pod, show_stages};
 use super::{NOW, Scene};
 use crate::ledger::PodRetry;
-use crate::lifecycle::Lifecycle;
+use crate::state::{EndReason, FailureReason, PodEntry};
 
 #[test]
 fn everything_stops_with_what_is_left_of_the_grace() {
@@ -92,10 +92,27 @@ fn a_network_that_is_not_ready_holds_back_no_end() {
 
 /// All containers are stopped.
 fn ended(pod: &str, reading: &str, released: bool) -> Scene {
-    Scene::new(pod, reading).with(|s| {
-        s.entry.lifecycle = if released { Lifecycle::Finished } else { Lifecycle::Terminated };
-        s.entry.ledger.volumes_and_cgroup_released = released;
+    end_of(Scene::new(pod, reading), released)
+}
+
+fn end_of(scene: Scene, released: bool) -> Scene {
+    scene.with(|s| {
+        s.end(EndReason::Completed, 30, 60.0);
+        stop(s, released);
     })
+}
+
+/// A pod that ends has stopped, and perhaps released what it had.
+fn stop(scene: &mut Scene, released: bool) {
+    scene.entry.standing_mut().containers_stopped();
+    if released {
+        scene.entry.standing_mut().released();
+    }
+    scene.entry.ledger.volumes_and_cgroup_released = released;
+}
+
+fn remove(scene: &mut Scene) {
+    scene.end(EndReason::Removed, 30, 0.0);
 }
 
 #[test]
@@ -108,7 +125,10 @@ fn volumes_go_first_then_the_cgroup() {
 
 #[test]
 fn the_class_of_an_orphan_is_not_known() {
-    let orphan = ended("", "", false).with(|s| s.entry.orphan = true);
+    let orphan = Scene::new("", "").with(|s| {
+        s.entry = PodEntry::orphan(s.entry.view().clone(), 30, at(NOW - 60.0).mono);
+        stop(s, false);
+    });
     orphan.stages(
         "tear-down > drop-cgroup kubepods/podp + drop-cgroup kubepods/burstable/podp + drop-cgroup kubepods/besteffort/podp",
     );
@@ -116,7 +136,7 @@ fn the_class_of_an_orphan_is_not_known() {
 
 #[test]
 fn what_nobody_wants_any_more_goes_altogether() {
-    let gone = |reading: &str| ended("", reading, true).with(|s| s.entry.removed = true);
+    let gone = |reading: &str| ended("", reading, true).with(remove);
     let content = "remove-dir + remove-logs ns_p_p";
     gone("").stages(content);
     gone("s0 dead; c#0 exit(0)").stages(&format!("remove c#0 > remove-sandbox s0 > {content}"));
@@ -126,7 +146,7 @@ fn what_nobody_wants_any_more_goes_altogether() {
     gone("c#0 exit(0)").with(|s| s.entry.ledger.directories_removed = true).stages("remove c#0");
     gone("c#0 exit(0)").why("releasing");
     // not before volumes and cgroup are released
-    let held = ended("", "s0 dead; c#0 exit(0)", false).with(|s| s.entry.removed = true);
+    let held = ended("", "s0 dead; c#0 exit(0)", false).with(remove);
     held.stages("tear-down > drop-cgroup kubepods/besteffort/podp");
 }
 
@@ -134,7 +154,7 @@ fn what_nobody_wants_any_more_goes_altogether() {
 fn what_is_released_does_not_wait_for_the_runtime() {
     let away = |released| {
         ended("", "s0 dead; c#0 exit(0)", released).with(|s| {
-            s.entry.removed = true;
+            remove(s);
             s.runtime.ready = false;
         })
     };
@@ -150,15 +170,20 @@ fn a_finished_pod_that_is_still_wanted_keeps_its_record() {
     ended("restart Never", "s0 dead; s1 dead; c#0 exit(1) @s0; c#1 exit(0)", true)
         .stages("remove c#0? > remove-sandbox s0?");
     let wanted_again = ended("", "s0 dead; c#0 exit(0)", true).with(|s| {
-        s.entry.removed = true;
-        s.entry.recreate_as = Some(s.entry.view.clone());
+        remove(s);
+        let again = s.entry.view().clone();
+        s.entry.standing_mut().recreate_from(again);
     });
     wanted_again.stages("-");
 }
 
 #[test]
 fn a_rejected_pod_says_why() {
-    let scene = ended("", "", true).with(|s| s.entry.rejection = Some(("OutOfpods".into(), "full".into())));
+    let scene = Scene::new("", "").with(|s| {
+        let why = FailureReason { reason: "OutOfpods".into(), message: "full".into() };
+        s.end(EndReason::Rejected(why), 1, 0.0);
+        stop(s, true);
+    });
     scene.stages("-");
     scene.why("rejected OutOfpods");
 }
@@ -168,7 +193,7 @@ fn a_failed_release_waits_for_its_retry() {
     for released in [false, true] {
         let scene = |left: f64| {
             ended("", "c#0 exit(0)", released).with(|s| {
-                s.entry.removed = true;
+                remove(s);
                 let at = at(NOW + left).mono;
                 s.entry.ledger.pod_retry =
                     Some(PodRetry { step: "tear down volumes", message: "busy".into(), at, attempts: 1 });
@@ -186,7 +211,9 @@ fn what_comes_to_life_late_is_stopped_before_anything_is_taken_from_it() {
         for removed in [false, true] {
             let scene = |reading: &str| {
                 ended("restart Never", reading, released).with(|s| {
-                    s.entry.removed = removed;
+                    if removed {
+                        remove(s);
+                    }
                     s.entry.ledger.stopped_sandboxes = ["s0".into()].into();
                 })
             };
@@ -201,6 +228,8 @@ fn what_comes_to_life_late_is_stopped_before_anything_is_taken_from_it() {
 
 #[test]
 fn nothing_of_another_pod_is_named() {
-    let scene = ended("", "s0 dead; c#0 exit(0)", false).with(|s| s.entry.view.uid = PodUid::from("q"));
-    scene.stages("tear-down > drop-cgroup kubepods/besteffort/podq");
+    let mut other = pod("");
+    other.uid = PodUid::from("q");
+    end_of(Scene::of(other, "s0 dead; c#0 exit(0)"), false)
+        .stages("tear-down > drop-cgroup kubepods/besteffort/podq");
 }

@@ -4,7 +4,7 @@ use model::cri::NamespaceMode;
 
 use super::{Scene, check};
 use crate::Action;
-use crate::effect::StartContainer;
+use crate::action::StartContainer;
 use crate::plan::PlanNote;
 
 #[test]

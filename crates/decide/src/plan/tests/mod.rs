@@ -12,13 +12,14 @@ pub(crate) mod words;
 
 use model::node::{HostFacts, NodeConfig};
 use model::observed::ObservedPod;
+use model::pod::PodView;
 
 use self::words::{at, observed, pod, show_stages, show_time, show_why};
 use super::{PlanInputs, PlanNote, PodPlan, plan_pod};
 use crate::images::{ImageState, ResolvedImage};
-use crate::lifecycle::{Lifecycle, Termination, TerminationCause};
+use crate::runtime_health::RuntimeHealth;
 use crate::sandbox_placement::{SandboxPlacement, SandboxPlacementError};
-use crate::state::{PodEntry, RuntimeHealth};
+use crate::state::{EndReason, PodEntry};
 use crate::status::IpFamily;
 
 /// When every case is looked at, in seconds.
@@ -36,8 +37,12 @@ struct Scene {
 
 impl Scene {
     fn new(pod_text: &str, reading: &str) -> Self {
-        let mut entry = PodEntry::new(pod(pod_text));
-        let names: Vec<String> = entry.view.all_containers().map(|(_, c)| c.name.clone()).collect();
+        Self::of(pod(pod_text), reading)
+    }
+
+    fn of(pod: PodView, reading: &str) -> Self {
+        let mut entry = PodEntry::new(pod);
+        let names: Vec<String> = entry.view().all_containers().map(|(_, c)| c.name.clone()).collect();
         let ready =
             || ImageState::Ready(ResolvedImage { reference: "sha256:i".into(), ..Default::default() });
         entry.ledger.image_states = names.into_iter().map(|name| (name, ready())).collect();
@@ -59,13 +64,11 @@ impl Scene {
 
     /// Its end was asked for `ago` seconds before, with this grace.
     fn terminating(self, grace_secs: i64, ago: f64) -> Self {
-        self.with(|scene| {
-            scene.entry.lifecycle = Lifecycle::Terminating(Termination {
-                since: at(NOW - ago).mono,
-                grace_secs,
-                cause: TerminationCause::Removed,
-            });
-        })
+        self.with(|scene| scene.end(EndReason::Deleted, grace_secs, ago))
+    }
+
+    fn end(&mut self, reason: EndReason, grace_secs: i64, ago: f64) {
+        self.entry.standing_mut().end(reason, grace_secs, at(NOW - ago).mono);
     }
 
     fn plan(&self) -> PodPlan {

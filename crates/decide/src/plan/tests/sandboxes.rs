@@ -2,7 +2,7 @@
 
 use super::words::at;
 use super::{NOW, Scene, check};
-use crate::effect::Action;
+use crate::action::Action;
 use crate::ledger::PodRetry;
 use crate::plan::PlanNote;
 

@@ -17,8 +17,8 @@ use model::why::{Cause, Why};
 use model::{FullName, Mono, Now, Reason, Wall, codec, k8s};
 use serde_json::{Value, json};
 
-use crate::effect::{Action, Stage};
-use crate::{manifest, render};
+use crate::action::{Action, Stage};
+use crate::render;
 
 /// Wall time of the zero of the monotonic clock.
 pub const EPOCH: Wall = Wall(1_700_000_000_000_000_000);

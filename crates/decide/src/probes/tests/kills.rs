@@ -6,10 +6,11 @@ use model::probe::{ProbeKind, ProbeOutcome};
 use serde_json::{Value, json};
 
 use super::{Bed, container, failure, pod_of, running};
-use crate::effect::Action;
+use crate::action::Action;
 use crate::images::{ImageState, ResolvedImage};
 use crate::plan::{PlanInputs, PlanNote, PodPlan, plan_pod};
-use crate::state::{PodEntry, RuntimeHealth};
+use crate::runtime_health::RuntimeHealth;
+use crate::state::PodEntry;
 use crate::status::IpFamily;
 use crate::status::sample::{at, instance, observed};
 

@@ -16,10 +16,9 @@ use model::probe::{ProbeKind, ProbeOutcome};
 use model::{ContainerId, Mono, Now, Wall, k8s};
 use serde_json::{Value, json};
 
-use super::{
-    DueProbe, PodProbes, ProbeInputs, ProbeResult, ProbeUpdate, record_outcome, schedule, update_workers,
-};
-use crate::lifecycle::{Lifecycle, Termination, TerminationCause};
+use super::results::ProbeUpdate;
+use super::{DueProbe, PodProbes, ProbeInputs, ProbeResult, record_outcome, schedule, update_workers};
+use crate::lifecycle::{Lifecycle, Termination};
 use crate::status::sample::{EPOCH, at, instance, observed, view};
 
 pub const KINDS: [ProbeKind; 3] = ProbeKind::ALL;
@@ -63,11 +62,7 @@ pub fn running(name: &str, attempt: u32) -> ObservedContainer {
 }
 
 pub fn terminating() -> Lifecycle {
-    Lifecycle::Terminating(Termination {
-        since: Mono::ZERO,
-        grace_secs: 30,
-        cause: TerminationCause::Removed,
-    })
+    Lifecycle::Terminating(Termination { since: Mono::ZERO, grace_secs: 30 })
 }
 
 pub fn failure() -> ProbeOutcome {

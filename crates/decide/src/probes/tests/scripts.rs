@@ -12,7 +12,8 @@ use model::{ContainerId, Mono, Now, PodUid};
 use serde_json::{Value, json};
 
 use super::{container, failure, running};
-use crate::effect::{Action, TimerKey};
+use crate::action::Action;
+use crate::effect::TimerKey;
 use crate::event::RuntimeCheck;
 use crate::status::sample::{EPOCH, at, instance, observed};
 use crate::{ActionResult, Effect, Event, NodeState, step};
@@ -239,7 +240,7 @@ fn one_that_ends_well_is_started_again_although_it_succeeded() {
     assert_eq!(status.phase.as_deref(), Some("Running"), "the pod is not over");
     let entry = &node.state.pods[&PodUid::from(UID)];
     assert!(entry.why.iter().any(|w| w.why.container.as_deref() == Some("c")), "{:?}", entry.why);
-    assert!(entry.lifecycle.may_start());
+    assert!(entry.lifecycle().may_start());
 }
 
 #[test]

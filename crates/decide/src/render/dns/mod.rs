@@ -34,7 +34,7 @@ fn base_of(pod: &PodView) -> DnsBase {
 }
 
 /// The pod's servers, search paths and options, with what was cut off.
-pub fn pod_dns(ctx: &RenderContext<'_>, pod: &PodView) -> Result<Rendered<DnsConfig>, RenderError> {
+pub(crate) fn pod_dns(ctx: &RenderContext<'_>, pod: &PodView) -> Result<Rendered<DnsConfig>, RenderError> {
     let host = resolv_conf::parse(&ctx.config.resolv_conf, &ctx.facts.resolv_conf)?;
     let mut warnings = Vec::new();
     let mut node_warnings = Vec::new();

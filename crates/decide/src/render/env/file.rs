@@ -15,7 +15,7 @@ const BLANKS: [char; 2] = [' ', '\t'];
 const LINE_MAX: usize = 64 * 1024;
 
 /// The files that a container's variables are read from, each once. Only an emptyDir may hold one.
-pub fn env_files(pod: &PodView, container: &Container) -> Vec<EnvFile> {
+pub(crate) fn env_files(pod: &PodView, container: &Container) -> Vec<EnvFile> {
     let is_empty_dir = |name: &str| {
         let volumes = pod.spec().volumes.iter().flatten();
         volumes.into_iter().any(|volume| volume.name == name && volume.empty_dir.is_some())

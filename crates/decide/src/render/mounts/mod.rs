@@ -14,7 +14,7 @@ use model::volume::SubPathMount;
 use super::env::Environment;
 use super::hostname::PodNames;
 use super::{ContainerInputs, RenderContext, RenderError, hosts_file, pod_ips, termination_log_name};
-use crate::volumes::{VolumePath, host_path};
+use crate::pod_volumes::{VolumePath, host_path};
 
 const ETC_HOSTS: &str = "/etc/hosts";
 

@@ -28,7 +28,7 @@ const MASKED_PATHS: [&str; 12] = [
 const READONLY_PATHS: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
 /// The sandbox's own security context. Its process does nothing, so it always runs confined.
-pub fn sandbox_context(
+pub(crate) fn sandbox_context(
     ctx: &RenderContext<'_>,
     pod: &PodView,
 ) -> Result<SandboxSecurityContext, RenderError> {

@@ -3,9 +3,9 @@ use model::observed::ContainerState::{Exited, Running};
 use serde_json::{Value, json};
 
 use crate::status::conditions::find;
-use crate::status::phase::Phase;
 use crate::status::sample::{Scene, deleting, instance, observed, pod, sandbox, status, view};
 use crate::status::{containers_ready, initialized, ready};
+use model::PodPhase;
 
 /// `True`, or `False Reason: message`.
 fn words(condition: &k8s::PodCondition) -> String {
@@ -43,37 +43,37 @@ fn spec() -> Value {
 #[test]
 fn containers_ready_table() {
     let pod = pod(spec());
-    let check = |list: &str, phase: Phase, expect: &str| {
+    let check = |list: &str, phase: PodPhase, expect: &str| {
         let statuses = statuses(list);
         let statuses: Vec<_> = statuses.iter().collect();
         assert_eq!(words(&containers_ready(&pod, Some(&statuses), phase)), expect, "{list} {phase:?}");
     };
-    check("i:0 s:run c:run d:run", Phase::Running, "True");
-    check("i:1 s:run c:run d:run", Phase::Running, "True");
+    check("i:0 s:run c:run d:run", PodPhase::Running, "True");
+    check("i:1 s:run c:run d:run", PodPhase::Running, "True");
     check(
         "i:0 s:run c:run d:wait",
-        Phase::Pending,
+        PodPhase::Pending,
         "False ContainersNotReady: containers with unready status: [d]",
     );
     check(
         "i:0 s:run! c:1 d:wait",
-        Phase::Running,
+        PodPhase::Running,
         "False ContainersNotReady: containers with unready status: [s c d]",
     );
     check(
         "c:wait",
-        Phase::Pending,
+        PodPhase::Pending,
         "False ContainersNotReady: containers with unknown status: [s d], containers with unready status: [c]",
     );
-    check("i:0 s:0 c:0 d:0", Phase::Succeeded, "False PodCompleted");
-    check("s:run c:run d:run", Phase::Failed, "False PodFailed");
-    check("", Phase::Failed, "False PodFailed");
+    check("i:0 s:0 c:0 d:0", PodPhase::Succeeded, "False PodCompleted");
+    check("s:run c:run d:run", PodPhase::Failed, "False PodFailed");
+    check("", PodPhase::Failed, "False PodFailed");
     check(
         "c:0 d:0",
-        Phase::Succeeded,
+        PodPhase::Succeeded,
         "False ContainersNotReady: containers with unknown status: [s], containers with unready status: [c d]",
     );
-    assert_eq!(words(&containers_ready(&pod, None, Phase::Running)), "False UnknownContainerStatuses");
+    assert_eq!(words(&containers_ready(&pod, None, PodPhase::Running)), "False UnknownContainerStatuses");
 }
 
 #[test]
@@ -108,7 +108,7 @@ fn ready_table() {
 #[test]
 fn initialized_table() {
     let with_init = pod(spec());
-    let check = |list: &str, phase: Phase, before: Option<&str>, expect: &str| {
+    let check = |list: &str, phase: PodPhase, before: Option<&str>, expect: &str| {
         let old = before.map(|status| k8s::PodStatus {
             conditions: serde_json::from_value(json!([{"type": "Initialized", "status": status}])).unwrap(),
             ..Default::default()
@@ -119,24 +119,24 @@ fn initialized_table() {
         assert_eq!(words(&condition), expect, "{list} {phase:?} {before:?}");
     };
     let incomplete = "False ContainersNotInitialized: containers with incomplete status:";
-    check("i:wait s:wait c:wait", Phase::Pending, None, &format!("{incomplete} [i s]"));
-    check("i:run s:wait c:wait", Phase::Pending, None, &format!("{incomplete} [i s]"));
-    check("i:0 s:run! c:wait", Phase::Pending, None, &format!("{incomplete} [s]"));
-    check("i:0 s:run c:wait", Phase::Pending, None, "True");
-    check("i:1 s:wait c:wait", Phase::Failed, None, &format!("{incomplete} [i s]"));
+    check("i:wait s:wait c:wait", PodPhase::Pending, None, &format!("{incomplete} [i s]"));
+    check("i:run s:wait c:wait", PodPhase::Pending, None, &format!("{incomplete} [i s]"));
+    check("i:0 s:run! c:wait", PodPhase::Pending, None, &format!("{incomplete} [s]"));
+    check("i:0 s:run c:wait", PodPhase::Pending, None, "True");
+    check("i:1 s:wait c:wait", PodPhase::Failed, None, &format!("{incomplete} [i s]"));
     check(
         "s:wait c:wait",
-        Phase::Pending,
+        PodPhase::Pending,
         None,
         "False ContainersNotInitialized: containers with unknown status: [i], containers with incomplete status: [s]",
     );
-    check("i:0 s:0 c:0", Phase::Succeeded, None, "True PodCompleted");
-    check("s:0 c:0", Phase::Succeeded, None, "True");
-    check("i:wait s:wait c:run", Phase::Running, None, "True");
-    check("i:wait s:wait c:1", Phase::Running, None, "True");
-    check("i:wait s:wait c:wait", Phase::Pending, Some("True"), "True");
-    check("i:wait s:wait c:wait", Phase::Pending, Some("False"), &format!("{incomplete} [i s]"));
-    let unknown = |pod| words(&initialized(pod, None, None, Phase::Pending));
+    check("i:0 s:0 c:0", PodPhase::Succeeded, None, "True PodCompleted");
+    check("s:0 c:0", PodPhase::Succeeded, None, "True");
+    check("i:wait s:wait c:run", PodPhase::Running, None, "True");
+    check("i:wait s:wait c:1", PodPhase::Running, None, "True");
+    check("i:wait s:wait c:wait", PodPhase::Pending, Some("True"), "True");
+    check("i:wait s:wait c:wait", PodPhase::Pending, Some("False"), &format!("{incomplete} [i s]"));
+    let unknown = |pod| words(&initialized(pod, None, None, PodPhase::Pending));
     assert_eq!(unknown(&with_init), "False UnknownContainerStatuses");
     assert_eq!(unknown(&pod(json!({}))), "True");
 }

@@ -5,8 +5,9 @@ use model::pod::Source;
 use serde_json::{Value, json};
 
 use crate::status::has_initialized;
-use crate::status::phase::{Phase, phase};
+use crate::status::phase::phase;
 use crate::status::sample::{self, instance, observed, sandbox, status};
+use model::PodPhase;
 
 /// What a row of the table fixes beside the containers.
 #[derive(Clone, Copy, Default)]
@@ -24,11 +25,11 @@ const STATIC_STOPPED: Setting = Setting { is_static: true, ..STOPPED };
 
 /// `containers` are words `<name>:<state>`: a name that starts with `i` is an init container, with `s` a sidecar,
 /// with `c` a regular one; `none` is a container without a status.
-fn check(policy: &str, containers: &str, setting: Setting, expect: Phase) {
+fn check(policy: &str, containers: &str, setting: Setting, expect: PodPhase) {
     check_with_rules(policy, json!(null), containers, setting, expect);
 }
 
-fn check_with_rules(policy: &str, own: Value, containers: &str, setting: Setting, expect: Phase) {
+fn check_with_rules(policy: &str, own: Value, containers: &str, setting: Setting, expect: PodPhase) {
     let mut spec = json!({"restartPolicy": policy, "containers": [], "initContainers": []});
     let mut statuses = Vec::new();
     for word in containers.split_whitespace() {
@@ -55,7 +56,7 @@ fn check_with_rules(policy: &str, own: Value, containers: &str, setting: Setting
 
 #[test]
 fn regular_containers() {
-    use Phase::*;
+    use PodPhase::*;
     for policy in ["Always", "OnFailure", "Never"] {
         check(policy, "c:none", LIVE, Pending);
         check(policy, "c:blank", LIVE, Pending);
@@ -90,7 +91,7 @@ fn regular_containers() {
 
 #[test]
 fn a_pod_that_was_stopped_for_good() {
-    use Phase::*;
+    use PodPhase::*;
     for policy in ["Always", "OnFailure", "Never"] {
         check(policy, "c:0", STOPPED, Succeeded);
         check(policy, "c:1", STOPPED, Failed);
@@ -108,7 +109,7 @@ fn a_pod_that_was_stopped_for_good() {
 
 #[test]
 fn init_containers() {
-    use Phase::*;
+    use PodPhase::*;
     for policy in ["Always", "OnFailure", "Never"] {
         check(policy, "i:none c:wait", INITIALIZING, Pending);
         check(policy, "i:wait c:wait", INITIALIZING, Pending);
@@ -135,7 +136,7 @@ fn init_containers() {
 
 #[test]
 fn sidecars() {
-    use Phase::*;
+    use PodPhase::*;
     check("Always", "s:none c:wait", INITIALIZING, Pending);
     check("Always", "s:none c:run", LIVE, Pending);
     check("Always", "s:wait c:run", LIVE, Pending);
@@ -160,7 +161,7 @@ fn sidecars() {
 
 #[test]
 fn policies_and_rules_of_containers() {
-    use Phase::*;
+    use PodPhase::*;
     let own = |policy: &str, action: &str| {
         let rule = json!({"action": action, "exitCodes": {"operator": "In", "values": [42]}});
         json!({"restartPolicy": policy, "restartPolicyRules": [rule]})

@@ -8,9 +8,9 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use crate::restart;
-use crate::status::phase::Phase;
 use crate::status::sample::{Scene, at, deleting, instance, observed, sandbox, view};
 use crate::status::{ProbeReport, accept, derive};
+use model::PodPhase;
 
 const NAMES: [&str; 5] = ["i", "s", "c", "d", "e"];
 
@@ -130,8 +130,8 @@ fn counts(status: &k8s::PodStatus) -> BTreeMap<String, i32> {
     all.map(|container| (container.name.clone(), container.restart_count)).collect()
 }
 
-fn terminal_phase(status: &k8s::PodStatus) -> Option<Phase> {
-    status.phase.as_deref().and_then(Phase::parse).filter(|phase| phase.is_terminal())
+fn terminal_phase(status: &k8s::PodStatus) -> Option<PodPhase> {
+    PodPhase::of(status).filter(|phase| phase.is_terminal())
 }
 
 /// A status is long: a failure shows where two of them part.

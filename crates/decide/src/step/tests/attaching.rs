@@ -2,14 +2,17 @@
 
 use std::sync::Arc;
 
-use model::csi::VolumeId;
+use model::csi::{CsiVolumeOnDisk, VolumeId, VolumeRecord};
+use model::k8s::Node;
 use model::node::NodeConfig;
 use model::pod::Source;
 use model::storage::{StorageKey, StorageObject, StorageState};
 use serde_json::json;
 
 use super::check_on;
-use crate::csi::attachment_name;
+use super::script::Script;
+use crate::csi::{VolumeCall, VolumeCallAnswer, VolumeCallFailure, VolumeCallFailureKind, attachment_name};
+use crate::effect::{Effect, TimerKey};
 use crate::event::Event;
 use crate::plan::tests::words::yaml;
 
@@ -92,4 +95,97 @@ fn a_driver_that_does_not_tell_its_room_is_waited_for() {
             waiting("{attachRequired: true}"),
         ),
     );
+}
+
+/// What an earlier agent has left on the node, as one record that can't be read: `v` is staged, and nothing is of `other`.
+/// The controller detaches what the Node does not show in volumesInUse.
+#[test]
+fn volumes_in_use_keep_what_may_be_staged_by_an_unreadable_record() {
+    let record_path = "/r/plugins/kubernetes.io/csi/d/HASH/vol_data.json"
+        .replace("HASH", "4c94485e0c21ae6c41ce1dfe7b6bfaceea5ab68e40a2476f50208e526f506080");
+    let staged = |record| CsiVolumeOnDisk {
+        pod: None,
+        block: false,
+        spec_name: String::new(),
+        mount_dir: "/m".into(),
+        record_path: record_path.clone(),
+        record,
+        device: None,
+    };
+    let node = json!({"status": {"volumesInUse": ["kubernetes.io/csi/d^v", "kubernetes.io/csi/d^other"]}});
+    let node: Node = serde_json::from_value(node).expect("a node");
+    let node = || Event::NodeObserved(Some(Arc::new(node.clone())));
+    let in_use = |run: &Script| {
+        run.effects().iter().find_map(|effect| match effect {
+            Effect::ReportVolumesInUse { volumes } => Some(volumes.join(" ")),
+            _ => None,
+        })
+    };
+    let list = |run: &mut Script, begin: Event, found: Vec<CsiVolumeOnDisk>| {
+        run.event(begin);
+        let call = run.effects().iter().find_map(|effect| match effect {
+            Effect::CallVolume { id, call: VolumeCall::ListRecords } => Some(*id),
+            _ => None,
+        });
+        let id = call.expect("the records are read");
+        run.event(Event::VolumeCallEnded { id, result: Ok(VolumeCallAnswer::Records(found)) });
+    };
+    for node_first in [true, false] {
+        let mut run = Script::new(config());
+        run.line("up");
+        run.event(driver("{}"));
+        if node_first {
+            run.event(node());
+        }
+        list(&mut run, Event::CsiEnabled, vec![staged(Err("it is no JSON".into()))]);
+        let told = run.effects().iter().any(|effect| matches!(effect, Effect::RecordNodeEvent { .. }));
+        assert!(told, "somebody has to mend it");
+        if !node_first {
+            assert_eq!(in_use(&run), None, "what the Node shows is not known");
+            run.event(node());
+        }
+        assert_eq!(in_use(&run).as_deref(), Some("kubernetes.io/csi/d^v"), "{node_first}");
+        // The record is read again, and was removed with the mount meanwhile.
+        list(&mut run, Event::Timer(TimerKey::ListVolumes), Vec::new());
+        assert_eq!(in_use(&run).as_deref(), Some(""), "{node_first}");
+    }
+}
+
+/// Records are read before drivers register, so the first try after a start always fails.
+#[test]
+fn a_volume_that_nobody_uses_is_unstaged_when_its_driver_registers() {
+    let called = |run: &Script| {
+        run.effects().iter().find_map(|effect| match effect {
+            Effect::CallVolume { id, call } => Some((*id, call.clone())),
+            _ => None,
+        })
+    };
+    let record =
+        VolumeRecord { driver_name: "d".into(), volume_handle: "h".into(), ..VolumeRecord::default() };
+    let staged = CsiVolumeOnDisk {
+        pod: None,
+        block: false,
+        spec_name: String::new(),
+        mount_dir: "/m".into(),
+        record_path: "/vol_data.json".into(),
+        record: Ok(Some(record)),
+        device: None,
+    };
+    let mut run = Script::new(config());
+    run.line("up");
+    run.event(Event::CsiEnabled);
+    while let Some((id, VolumeCall::ListRecords)) = called(&run) {
+        let result = Ok(VolumeCallAnswer::Records(vec![staged.clone()]));
+        run.event(Event::VolumeCallEnded { id, result });
+    }
+    let Some((id, VolumeCall::NodeGetCapabilities { .. })) = called(&run) else {
+        panic!("{:?}", called(&run))
+    };
+    let failure = VolumeCallFailure { kind: VolumeCallFailureKind::NotRegistered, message: "no".into() };
+    run.event(Event::VolumeCallEnded { id, result: Err(failure) });
+    assert_eq!(called(&run), None);
+    run.event(Event::CsiDriversRegistered(["d".to_owned()].into()));
+    assert!(matches!(called(&run), Some((_, VolumeCall::ListRecords))), "{:?}", called(&run));
+    run.event(Event::CsiDriversRegistered(["d".to_owned()].into()));
+    assert_eq!(called(&run), None, "it is no news");
 }

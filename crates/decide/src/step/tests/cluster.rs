@@ -468,7 +468,7 @@ fn a_resize_that_nobody_applies_does_not_look_done() {
             status["allocatedResources"]["cpu"].clone(),
             pending.map(|c| (c["reason"].clone(), c["observedGeneration"].clone())),
         );
-        (words, entry.requests.cpu_millis(), script.state.node_requests.burstable_milli_cpu())
+        (words, entry.requests().cpu_millis(), script.state.pods.requests().burstable_milli_cpu())
     };
     let as_admitted = || (json!("100m"), json!("100m"));
     let (allocated, whole) = as_admitted();

@@ -429,7 +429,7 @@ fn a_stop_that_did_not_take_is_not_repeated_without_a_pause() {
         file                                => run a: stop c#0 30s > stop-sandbox s0
         done a                              => read a
         read a: s0 ready; c#0 running       => -
-        why a                               => stop container failed (container a.c#0 was stopped, and still runs)
+        why a                               => stop container failed (container a.c#0 is still running after a successful StopContainer)
         due pod a @1s                       => run a: stop c#0 29s > stop-sandbox s0
         done a
         read a: s0 dead; c#0 exit(0)        => run a: tear-down > drop-cgroup kubepods/besteffort/poda

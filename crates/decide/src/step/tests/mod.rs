@@ -21,7 +21,9 @@ mod releasing;
 mod script;
 mod set_aside;
 mod show;
+mod shown_pods;
 mod starting_over;
+mod starts;
 mod statuses;
 mod unreadable;
 

@@ -9,6 +9,7 @@ use model::pod::Source;
 use model::{Now, PodUid, Wall};
 
 use super::{check, check_on};
+use crate::state::FailureReason;
 use crate::{Event, NodeState};
 
 fn two_sources() -> NodeConfig {
@@ -202,10 +203,10 @@ fn cgroups_above_pods_follow_what_is_asked_for() {
         file a b                           => cgroups burstable=2048 | run b: dirs + cgroup > sandbox#0 | look img-c:1
         file b                             => run a: stop c#0 30s > stop-sandbox s0
         done a
-        read a: s0 dead; c#0 exit(0)
         # while it runs it weighs
+        read a: s0 dead; c#0 exit(0)       => run a: tear-down > drop-cgroup kubepods/burstable/poda | cgroups burstable=1536
         done a
-            => cgroups burstable=1536 | run a: remove c#0 > remove-sandbox s0 > remove-dir + remove-logs ns_a_a
+            => run a: remove c#0 > remove-sandbox s0 > remove-dir + remove-logs ns_a_a
         ",
     );
 }
@@ -481,10 +482,10 @@ fn room_is_for_who_was_first() {
     let mut state = NodeState::new(config, HostFacts::default(), Wall(0));
     let pods = vec![pod("newer", "2026-01-02T00:00:00Z"), pod("older", "2026-01-01T00:00:00Z")];
     crate::step(&mut state, Now::default(), Event::PodSetDelivered { source: Source::Api, pods });
-    let refused = |name: &str| state.pods[&PodUid::from(name)].rejection.clone();
+    let refused = |name: &str| state.pods[&PodUid::from(name)].standing().rejection().cloned();
     assert_eq!(refused("older"), None);
     let message = "Node didn't have enough resource: cpu, requested: 1000, used: 1000, capacity: 1000";
-    assert_eq!(refused("newer"), Some(("OutOfcpu".to_owned(), message.to_owned())));
+    assert_eq!(refused("newer"), Some(FailureReason { reason: "OutOfcpu".into(), message: message.into() }));
 }
 
 /// A changed static pod has a new UID; its ports are those of the one that it replaces.
@@ -506,6 +507,6 @@ fn who_goes_makes_room() {
     for uid in ["b", "a", "c"] {
         let pods = vec![pod(uid)];
         crate::step(&mut state, Now::default(), Event::PodSetDelivered { source: Source::File, pods });
-        assert_eq!(state.pods[&PodUid::from(uid)].rejection, None, "{uid}");
+        assert_eq!(state.pods[&PodUid::from(uid)].standing().rejection(), None, "{uid}");
     }
 }

@@ -238,6 +238,35 @@ fn what_is_found_on_disk_is_used_again() {
     }
 }
 
+/// One failed look at the pods' directories frees nothing: what is in them may still run.
+#[test]
+fn a_listing_that_fails_frees_no_ids() {
+    let mut run = super::script::Script::new(NodeConfig::default());
+    let ids = |block: u32| model::cri::IdMapping { host_id: block * 65536, container_id: 0, length: 65536 };
+    run.state.user_ids = [("old".into(), Some(ids(1))), ("bad".into(), None)].into();
+    for (line, expect) in [
+        ("up", "check+driver | read all"),
+        ("file", ""),
+        ("leftovers incomplete", ""),
+        ("ids", "bad=? old=1"),
+        // What is left elsewhere of such a pod is removed, and its directory is still not known to be gone.
+        ("due sweep", ""),
+        (
+            "leftovers incomplete logs=ns_old_old cgroups=kubepods/podbad",
+            "sweep logs=ns_old_old cgroups=kubepods/podbad",
+        ),
+        ("swept", ""),
+        ("ids", "bad=? old=1"),
+        ("due sweep", ""),
+        ("leftovers dirs=bad", "sweep dirs=bad"),
+        ("ids", "bad=?"),
+        ("swept", ""),
+        ("ids", "none"),
+    ] {
+        assert_eq!(run.line(line).join(" | "), expect, "{line}");
+    }
+}
+
 /// Some ids are in use by a pod whose record can't be read. Whoever got them as well could read that pod's files.
 #[test]
 fn a_record_that_can_not_be_read_frees_no_ids() {
@@ -260,6 +289,29 @@ fn a_record_that_can_not_be_read_frees_no_ids() {
     }
 }
 
+/// A record is read again: the disk may have failed for a moment only.
+#[test]
+fn a_record_that_can_be_read_again_is_taken() {
+    let mut run = super::script::Script::new(NodeConfig::default());
+    run.state.user_ids = [("bad".into(), None)].into();
+    for (line, expect) in [
+        ("pod b = spec: {hostUsers: false}", ""),
+        ("started", "check+driver | read all"),
+        ("ready handlers=default", ""),
+        ("file b", ""),
+        ("read all:", ""),
+        ("due user-ids @1s", "read ids"),
+        // of a pod that is forgotten meanwhile: its ids are free
+        ("ids-read bad=? gone=2", ""),
+        ("ids", "bad=?"),
+        ("due user-ids @3s", "read ids"),
+        ("ids-read bad=1", "run b: dirs + cgroup > ids 2 > sandbox#0 | look img-c:1"),
+        ("ids", "b=2 bad=1"),
+    ] {
+        assert_eq!(run.line(line).join(" | "), expect, "{line}");
+    }
+}
+
 #[test]
 fn nothing_is_given_when_the_pods_directories_can_not_be_listed() {
     let mut run = super::script::Script::new(NodeConfig::default());
@@ -274,6 +326,12 @@ fn nothing_is_given_when_the_pods_directories_can_not_be_listed() {
         ("read all:", ""),
         ("why b", why),
         ("ids", "none"),
+        ("due user-ids @1s", "read ids"),
+        ("ids-read unlisted", ""),
+        ("why b", why),
+        ("due user-ids @3s", "read ids"),
+        ("ids-read old=1", "run b: dirs + cgroup > ids 2 > sandbox#0 | look img-c:1"),
+        ("ids", "b=2 old=1"),
     ] {
         assert_eq!(run.line(line).join(" | "), expect, "{line}");
     }
@@ -353,4 +411,15 @@ fn ids_may_run_out_and_are_given_on_when_one_is_free() {
             "
         ),
     );
+}
+
+/// `<pod>=<block> ..` (`?`: not readable), or `unlisted`.
+pub fn user_ids_read(rest: &str) -> crate::event::Event {
+    let ids = rest.split_whitespace().filter_map(|word| word.split_once('=')).map(|(uid, block)| {
+        let ids = block.parse::<u32>().ok();
+        let ids =
+            ids.map(|block| model::cri::IdMapping { host_id: block * 65536, container_id: 0, length: 65536 });
+        (uid.into(), ids)
+    });
+    crate::event::Event::UserIdsRead { ids: ids.collect(), unlisted: rest == "unlisted" }
 }

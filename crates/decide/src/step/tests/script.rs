@@ -29,11 +29,10 @@ use model::{FullName, Mono, Now, PodUid, k8s};
 use serde_json::json;
 
 use super::show;
-use crate::effect::{Action, ApiCall, Effect, Epoch, Stage, TimerKey};
-use crate::event::{
-    ActionResult, CallFailure, Event, Hint, PodArtifacts, PulledImage, RuntimeCheck, StartFailurePoint,
-};
-use crate::images::PullKey;
+use crate::action::{Action, ActionResult, CallFailure, Epoch, Stage, StartFailurePoint};
+use crate::effect::{ApiCall, Effect, TimerKey};
+use crate::event::{Event, Hint, PodArtifacts, PulledImage, RuntimeCheck};
+use crate::image_pull::PullKey;
 use crate::plan::tests::words::{EPOCH, api_pod, at, observed, show_action, show_time, show_why};
 use crate::state::NodeState;
 use crate::step::step;
@@ -359,7 +358,7 @@ impl Script {
         let ends = stages[failing].stop_on_failure;
         self.end_plan(uid, &|stage, action| match action {
             _ if stage > failing && ends => ActionResult::Skipped,
-            action if shown(action) == wanted => failure_of(message),
+            action if shown(action) == wanted => failure_of(uid, action, message),
             action => success(uid, action),
         })
     }
@@ -393,7 +392,7 @@ fn success(uid: &str, action: &Action) -> ActionResult {
     }
 }
 
-fn failure_of(message: &str) -> ActionResult {
+fn failure_of(uid: &str, action: &Action, message: &str) -> ActionResult {
     let points = [
         ("files:", StartFailurePoint::Files),
         ("create:", StartFailurePoint::Create),
@@ -401,7 +400,13 @@ fn failure_of(message: &str) -> ActionResult {
     ];
     let at = points.into_iter().find_map(|(word, at)| Some((at, message.strip_prefix(word)?.trim())));
     match at {
-        Some((at, message)) => ActionResult::StartFailed { at, id: None, failure: call_failure(message) },
+        Some((at, message)) => {
+            let id = match success(uid, action) {
+                ActionResult::ContainerStarted { id } if at == StartFailurePoint::Start => Some(id),
+                _ => None,
+            };
+            ActionResult::StartFailed { at, id, failure: call_failure(message) }
+        }
         None => ActionResult::Failed(call_failure(message)),
     }
 }
@@ -426,12 +431,14 @@ fn timer(name: &str) -> TimerKey {
         Some(("mirror", name)) => TimerKey::Mirror(model::FullName::new(name, "ns")),
         Some(("claim", name)) => TimerKey::Storage(super::claims::key(name)),
         Some(("observe", uid)) => TimerKey::RetryObservation(uid.into()),
+        Some(("start", uid)) => TimerKey::ObserveStart(uid.into()),
         Some(("disk", uid)) => TimerKey::MeasureDisk(uid.into()),
         _ => match name {
             "full" => TimerKey::FullRelist,
             "confirm" => TimerKey::ConfirmObservations,
             "check" => TimerKey::RuntimeCheck,
             "sweep" => TimerKey::Sweep,
+            "user-ids" => TimerKey::UserIds,
             other => panic!("no timer {other}"),
         },
     }
@@ -491,6 +498,7 @@ fn parse_event(word: &str, rest: &str) -> Event {
         "pv" => super::claims::volume(rest),
         "driver" => super::attaching::driver(rest),
         "attachment" => super::attaching::attachment(rest),
+        "ids-read" => super::placing::user_ids_read(rest),
         "leftovers" => Event::PodArtifactsListed(leftovers(rest)),
         "swept" => Event::SweepEnded { problems: if rest.is_empty() { vec![] } else { vec![rest.into()] } },
         other => panic!("nobody knows {other}"),
@@ -569,8 +577,12 @@ fn found() -> Image {
 }
 
 fn leftovers(rest: &str) -> PodArtifacts {
-    let mut seen = PodArtifacts::default();
+    let mut seen = PodArtifacts { pod_dirs_complete: true, ..PodArtifacts::default() };
     for part in rest.split_whitespace() {
+        if part == "incomplete" {
+            seen.pod_dirs_complete = false;
+            continue;
+        }
         let (what, names) = part.split_once('=').expect("<what>=<names>");
         for name in names.split(',') {
             match what {

@@ -45,6 +45,7 @@ pub fn effect(effect: &Effect, shown: &BTreeSet<String>) -> Option<String> {
         )),
         Effect::FollowCertificateRequests { node } => Some(format!("follow certificate requests of {node}")),
         Effect::ForgetPod { uid } => Some(format!("forget {uid}")),
+        Effect::ReadUserIds => Some("read ids".into()),
         Effect::ListPodArtifacts => only("sweeps", "list leftovers".into()),
         Effect::Sweep(what) => Some(format!("sweep {}", sweep(what))),
         Effect::SetTimer { key, at } => {
@@ -55,6 +56,7 @@ pub fn effect(effect: &Effect, shown: &BTreeSet<String>) -> Option<String> {
         Effect::StatusChanged { uid, status } => {
             only("status", format!("status {uid} {}", pod_status(status)))
         }
+        Effect::PodChanged { uid } => Some(format!("changed {uid}")),
         Effect::RecordEvent { uid, event, .. } => {
             let kind = if event.kind == EventType::Normal { "N" } else { "W" };
             let about = event.container.as_ref().map(|(_, name)| format!("/{name}")).unwrap_or_default();
@@ -87,6 +89,7 @@ pub fn effect(effect: &Effect, shown: &BTreeSet<String>) -> Option<String> {
         }
         Effect::CallApi(call) => only("api", api_call(call)),
         Effect::ReadStorageObject { key } => Some(format!("ask {} {}", super::claims::word(key), key.name())),
+        Effect::CallLog { id, call, .. } => only("container logs", format!("{call:?} {id}")),
         Effect::Log { message, .. } => only("logs", format!("log {message}")),
     }
 }
@@ -98,6 +101,7 @@ fn timer(key: &TimerKey) -> String {
         TimerKey::Probe(uid) => format!("probe {uid}"),
         TimerKey::PodWakeUp(uid) => format!("pod {uid}"),
         TimerKey::RetryObservation(uid) => format!("observe {uid}"),
+        TimerKey::ObserveStart(uid) => format!("start {uid}"),
         TimerKey::MeasureDisk(uid) => format!("disk {uid}"),
         TimerKey::Token(wanted) => format!("token {}", wanted.pod_uid),
         TimerKey::Certificate(source) => format!("certificate {}/{}", source.pod, source.volume),
@@ -108,7 +112,9 @@ fn timer(key: &TimerKey) -> String {
         TimerKey::ConfirmObservations => "confirm".into(),
         TimerKey::RuntimeCheck => "check".into(),
         TimerKey::Sweep => "sweep".into(),
+        TimerKey::MeasureLog(id) => format!("log {id}"),
         TimerKey::NodeCgroups => "node-cgroups".into(),
+        TimerKey::UserIds => "user-ids".into(),
     }
 }
 
@@ -177,7 +183,7 @@ pub fn counts(state: &NodeState) -> String {
 
 /// Where the pod is in its life.
 pub fn state(state: &NodeState, uid: &str) -> String {
-    match state.pods.get(&uid.into()).map(|e| &e.lifecycle) {
+    match state.pods.get(&uid.into()).map(|e| e.lifecycle()) {
         None => "gone".into(),
         Some(Lifecycle::Syncing) => "syncing".into(),
         Some(Lifecycle::Terminating(t)) => format!("terminating {}s", t.grace_secs),

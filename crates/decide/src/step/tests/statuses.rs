@@ -1,8 +1,11 @@
 //! A sandbox or container whose status the runtime does not give costs its own pod, and that pod as little as possible.
 
 use model::node::NodeConfig;
+use model::observed::Scope;
+use model::pod::Source;
 
 use super::{check, check_on};
+use crate::plan::tests::words::at;
 
 /// `a` has a ready sandbox whose status is refused; `b` has crashed and is to be started again.
 const REFUSED: &str = r"
@@ -54,6 +57,39 @@ fn a_missing_status_is_asked_for_ever_later_and_told_once() {
         why a                              => running
         "
     ));
+}
+
+/// A pod that no source has delivered yet: each complete reading, and each hint about the pod, would otherwise ask for
+/// every status of it again.
+#[test]
+fn a_missing_status_of_an_unclaimed_pod_backs_off_too() {
+    let sources = vec![Source::File, Source::Api];
+    let config = NodeConfig { sources, ..NodeConfig::default() };
+    let run = check_on(
+        config,
+        r"
+        show logs
+        started
+        ready
+        file
+        read all: a = s0 ready refused; c#0 running
+                                           => log the container runtime does not return the status of sandbox a.s0 (a.s0) of pod a_ns, wanted by no source: busy
+        hint a                             => read all
+        read all: a = s0 ready refused; c#0 running => -
+        +1s
+        hint a                             => read all
+        read all @1s: a = s0 ready refused; c#0 running => -
+        ",
+    );
+    let asks = |seconds: f64| {
+        let known = run.state.previous_observations(&Scope::All, at(seconds).mono);
+        known[&"a".into()].retry_missing_status
+    };
+    assert_eq!([0.0, 2.9, 3.0].map(asks), [false, false, true], "1 s, then 2 s");
+    assert_eq!(
+        run.state.previous_observations(&Scope::All, at(0.0).mono)[&"a".into()].pod.containers.len(),
+        1
+    );
 }
 
 #[test]

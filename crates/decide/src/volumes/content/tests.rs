@@ -3,8 +3,10 @@ use std::sync::Arc;
 use model::Now;
 use model::cluster::{ObjectState, Token};
 use model::volume::VolumeKind;
+use model::volume_source::VolumeSource;
 use serde_json::{Value, json};
 
+use super::super::content_source;
 use super::*;
 use crate::objects::referenced_objects;
 use crate::render::sample;
@@ -58,13 +60,22 @@ fn cluster(pod: &PodView) -> ObjectCache {
     desk
 }
 
+fn setup_of(
+    inputs: &VolumeInputs<'_>,
+    volume: &k8s::Volume,
+    known: Option<u64>,
+) -> Result<Option<VolumeSetup>, VolumeNotReady> {
+    let source = content_source(inputs, VolumeSource::of(volume)).unwrap();
+    setup(inputs, volume, source, known)
+}
+
 fn content_of(pod: &PodView, desk: Option<&ObjectCache>) -> Result<ContentVolume, VolumeNotReady> {
     let (config, facts) = (sample::config(), sample::facts());
     let inputs = VolumeInputs { config: &config, facts: &facts, pod, cluster: desk, node: None, now: NOW };
     let volume = &pod.spec().volumes.as_deref().unwrap()[0];
-    let made = setup(&inputs, volume, None)?.unwrap();
+    let made = setup_of(&inputs, volume, None)?.unwrap();
     let VolumeKind::Content(content) = made.kind else { panic!("{made:?}") };
-    let again = setup(&inputs, volume, Some(content.version));
+    let again = setup_of(&inputs, volume, Some(content.version));
     assert_eq!(again, Ok(None), "the same version is not made again");
     Ok(*content)
 }
@@ -289,7 +300,7 @@ fn certificates_that_the_cluster_vouches_for() {
     config.features.insert(TRUST_GATE.into(), true);
     let made = |pod: &PodView, desk: &ObjectCache, config: &NodeConfig| {
         let inputs = VolumeInputs { config, facts: &facts, pod, cluster: Some(desk), node: None, now: NOW };
-        setup(&inputs, &pod.spec().volumes.as_deref().unwrap()[0], None).map(|found| found.unwrap().kind)
+        setup_of(&inputs, &pod.spec().volumes.as_deref().unwrap()[0], None).map(|found| found.unwrap().kind)
     };
     let pod = volume(json!({}));
     let mut desk = ObjectCache::default();
@@ -334,7 +345,7 @@ fn certificates_of_the_pod() {
     config.features.insert(CERTIFICATES_GATE.into(), true);
     let made = |pod: &PodView, desk: &ObjectCache, config: &NodeConfig| {
         let inputs = VolumeInputs { config, facts: &facts, pod, cluster: Some(desk), node: None, now: NOW };
-        setup(&inputs, &pod.spec().volumes.as_deref().unwrap()[0], None).map(|found| found.unwrap().kind)
+        setup_of(&inputs, &pod.spec().volumes.as_deref().unwrap()[0], None).map(|found| found.unwrap().kind)
     };
     let refused =
         |message: &str| Err(VolumeNotReady::SetUpRefused { volume: "v".into(), message: message.into() });

@@ -7,14 +7,13 @@
 //! (nodeAllocatableUpdatePeriodSeconds), because then the scheduler sees the updated limit and places the next pod
 //! elsewhere.
 
+use model::GrpcCode;
 use model::csi::VolumeId;
+use model::volume_source::PersistentSource;
 
 use super::super::{VolumeInputs, mounted, persistent};
-use super::{PersistentSource, attach_required, attached_names, driver_object, is_listed};
+use super::{attach_required, attached_names, driver_object, is_listed};
 use crate::csi::{allocatable_update_period, attachment_name};
-
-/// The gRPC code with which a driver reports that the node can't take more volumes.
-const RESOURCE_EXHAUSTED: i32 = 8;
 
 /// A volume of a pod that is not attached yet.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -56,5 +55,6 @@ fn is_node_full(inputs: &VolumeInputs<'_>, id: &VolumeId) -> bool {
     let Ok(attachment) = desk.storage.attachment(&inputs.pod.uid, &name) else { return false };
     let status = attachment.status.as_ref().filter(|status| !status.attached);
     let error = status.and_then(|status| status.attach_error.as_ref());
-    error.and_then(|error| error.error_code) == Some(RESOURCE_EXHAUSTED)
+    // With this code a driver says that the node can't take more volumes.
+    error.and_then(|error| error.error_code) == Some(GrpcCode::ResourceExhausted.number())
 }

@@ -11,8 +11,9 @@ use serde_json::{Value, json};
 
 use super::csi_volume_needs;
 use crate::objects::ObjectCache;
+use crate::pod_volumes::VolumePath;
 use crate::render::sample;
-use crate::volumes::{VolumeInputs, VolumePath, csi_volume_names, measured, volume_paths, volume_setups};
+use crate::volumes::{VolumeInputs, csi_volume_names, measured, volume_paths, volume_setups};
 
 const NOW: Now = Now { mono: Mono::ZERO, wall: Wall(0) };
 

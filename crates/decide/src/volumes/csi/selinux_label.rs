@@ -23,22 +23,38 @@ pub(super) fn mount_label(
     resolved: &ResolvedVolume<'_>,
     spec: &CSIDriverSpec,
 ) -> Result<String, String> {
-    let one_pods = matches!(resolved.access_modes, [only] if only == ONE_POD);
-    let supported = one_pods || inputs.config.feature(GATE);
-    let default = &inputs.facts.selinux_file_label;
-    let known = inputs.facts.selinux_enabled && !default.is_empty();
-    if !known || !supported || resolved.block || spec.se_linux_mount != Some(true) {
-        return Ok(String::new());
-    }
-    let labels: BTreeSet<String> =
-        options(inputs, &resolved.claim.volume.name).map(|options| file_label(default, options)).collect();
+    let can_be_mounted_with_label =
+        modes_are_supported(inputs, resolved.access_modes) && !resolved.block && driver_supports(spec);
+    let labels = container_labels(inputs, &resolved.claim.volume.name);
+    let Some(labels) = labels.filter(|_| can_be_mounted_with_label) else { return Ok(String::new()) };
     if labels.len() > 1 {
         let list = labels.into_iter().collect::<Vec<_>>().join(",");
         return Err(format!("multiple SELinux labels found: {list}"));
     }
+    Ok(label_by_policy(inputs, labels))
+}
+
+pub(super) fn driver_supports(spec: &CSIDriverSpec) -> bool {
+    spec.se_linux_mount == Some(true)
+}
+
+/// Whether volumes with these access modes are mounted with a label.
+pub(super) fn modes_are_supported(inputs: &VolumeInputs<'_>, modes: &[String]) -> bool {
+    matches!(modes, [only] if only == ONE_POD) || inputs.config.feature(GATE)
+}
+
+/// The labels of the containers that mount the volume. `None`: SELinux is off.
+pub(super) fn container_labels(inputs: &VolumeInputs<'_>, volume: &str) -> Option<BTreeSet<String>> {
+    let default = &inputs.facts.selinux_file_label;
+    let known = inputs.facts.selinux_enabled && !default.is_empty();
+    known.then(|| options(inputs, volume).map(|options| file_label(default, options)).collect())
+}
+
+/// The only label of the containers, unless the pod wants its files labelled one by one.
+pub(super) fn label_by_policy(inputs: &VolumeInputs<'_>, labels: BTreeSet<String>) -> String {
     let context = inputs.pod.spec().security_context.as_ref();
     let policy = context.and_then(|context| context.se_linux_change_policy.as_deref());
-    Ok(labels.into_iter().next().filter(|_| policy != Some(BY_FILES)).unwrap_or_default())
+    labels.into_iter().next().filter(|_| policy != Some(BY_FILES)).unwrap_or_default()
 }
 
 /// SELinux options of the containers that mount the volume.

@@ -12,6 +12,8 @@ use super::*;
 use crate::render::sample;
 use crate::volumes::{expansion, volume_paths, volume_setups};
 
+mod selinux;
+
 const NOW: Now = Now { mono: Mono::ZERO, wall: Wall(0) };
 const UNIQUE: &str = "kubernetes.io/csi/d.example^h";
 
@@ -312,7 +314,7 @@ fn devices_have_their_own_places() {
     let volume = block.volume().unwrap();
     assert_eq!(volume.access, VolumeAccessType::Block);
     let place = block.with(|inputs| volume_paths(inputs).unwrap().volumes.remove("data"));
-    let path = volume.paths.link.unwrap();
+    let path = volume.paths.device.unwrap().link;
     assert_eq!(place, Some(VolumePath::Device { path, read_only: false }));
 }
 
@@ -460,88 +462,4 @@ fn which_volumes_are_not_attached_and_will_not_be() {
     base().with(|inputs| {
         assert!(csi_volume_needs(inputs, false).attachments.is_empty(), "nothing is read too soon")
     });
-}
-
-/// A pod with these options for itself, and for two containers that mount the volume.
-fn labelled_pod(pod: Value, containers: [Value; 2], policy: &str) -> PodView {
-    let container = |name: &str, options: &Value| {
-        json!({
-            "name": name, "securityContext": {"seLinuxOptions": options},
-            "volumeMounts": [{"name": "data", "mountPath": "/d"}],
-        })
-    };
-    let [first, second] = &containers;
-    sample::pod(json!({
-        "securityContext": {"seLinuxOptions": pod, "seLinuxChangePolicy": policy},
-        "containers": [container("a", first), container("b", second)],
-        "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "x"}}],
-    }))
-}
-
-fn labelled() -> Scene {
-    let mut scene = scene();
-    scene.selinux = true;
-    scene.pod = labelled_pod(json!({"level": "s0:c1,c2"}), [Value::Null, Value::Null], "MountOption");
-    scene.volume["spec"]["accessModes"] = json!(["ReadWriteOncePod"]);
-    scene.driver = Some(json!({"attachRequired": true, "seLinuxMount": true}));
-    scene
-}
-
-#[test]
-fn who_is_mounted_with_a_label() {
-    let check = |change: &dyn Fn(&mut Scene), expect: &str| {
-        let mut scene = labelled();
-        change(&mut scene);
-        let volume = scene.volume().unwrap();
-        assert_eq!(volume.selinux_context, expect);
-        let context = (!expect.is_empty()).then(|| format!("context=\"{expect}\""));
-        let flags = [Some("noatime".to_owned()), context].into_iter().flatten().collect();
-        assert_eq!(volume.access, VolumeAccessType::Mount { fs_type: String::new(), flags });
-        // The runtime labels the files of the others.
-        let place = scene.with(|inputs| volume_paths(inputs).unwrap().volumes.remove("data"));
-        let Some(VolumePath::Directory(source)) = place else { panic!("{place:?}") };
-        assert_eq!(source.managed, expect.is_empty());
-    };
-    const LABEL: &str = "system_u:object_r:container_file_t:s0:c1,c2";
-    let modes = |modes: Value| move |s: &mut Scene| s.volume["spec"]["accessModes"] = modes.clone();
-    check(&|_| (), LABEL);
-    check(&|s| s.selinux = false, "");
-    check(&|s| s.driver = Some(json!({"attachRequired": true})), "");
-    check(&|s| s.driver = Some(json!({"attachRequired": true, "seLinuxMount": false})), "");
-    check(&modes(json!(["ReadWriteOnce"])), "");
-    check(&modes(json!(["ReadWriteOncePod", "ReadWriteOnce"])), "");
-    check(
-        &|s| {
-            modes(json!(["ReadWriteMany"]))(s);
-            s.gate = true;
-        },
-        LABEL,
-    );
-    let pod = |pod: Value, containers: [Value; 2], policy: &'static str| {
-        move |s: &mut Scene| s.pod = labelled_pod(pod.clone(), containers.clone(), policy)
-    };
-    let level = json!({"level": "s0:c1,c2"});
-    let none = [Value::Null, Value::Null];
-    check(&pod(level.clone(), none.clone(), "Recursive"), "");
-    check(&pod(Value::Null, none.clone(), "MountOption"), "");
-    check(&pod(json!({"type": "spc_t"}), none.clone(), "MountOption"), "");
-    check(
-        &pod(json!({"level": "s0", "user": "u", "role": "r", "type": "t"}), none, "MountOption"),
-        "u:object_r:container_file_t:s0",
-    );
-    check(&pod(Value::Null, [level.clone(), Value::Null], "MountOption"), LABEL);
-    check(&pod(json!({"level": "s0:c9"}), [level.clone(), level], "MountOption"), LABEL);
-}
-
-#[test]
-fn two_labels_can_not_be_mounted_at_once() {
-    let mut scene = labelled();
-    let (one, two) = (json!({"level": "s0:c1"}), json!({"level": "s0:c2"}));
-    scene.pod = labelled_pod(Value::Null, [one, two], "MountOption");
-    let failed = scene.volume().unwrap_err();
-    let labels = "system_u:object_r:container_file_t:s0:c1,system_u:object_r:container_file_t:s0:c2";
-    assert!(failed.contains(&format!("multiple SELinux labels found: {labels}")), "{failed}");
-    // Where files are labelled one by one, that is the runtime's affair.
-    scene.volume["spec"]["accessModes"] = json!(["ReadWriteOnce"]);
-    assert_eq!(scene.volume().unwrap().selinux_context, "");
 }

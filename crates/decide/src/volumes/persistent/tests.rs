@@ -7,8 +7,9 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::objects::ObjectCache;
+use crate::pod_volumes::MountSource;
 use crate::render::sample;
-use crate::volumes::{MountSource, measured, volume_paths, volume_setups};
+use crate::volumes::{measured, volume_paths, volume_setups};
 
 const NOW: Now = Now { mono: Mono::ZERO, wall: Wall(0) };
 
@@ -196,8 +197,11 @@ fn what_stands_behind_it_decides_the_step() {
     volume["spec"]["local"]["path"] = json!("/dev/sdx");
     volume["spec"]["volumeMode"] = json!("Block");
     let pod = pod_with(json!({"volumeDevices": [{"name": "data", "devicePath": "/dev/d"}]}));
-    let link = "/r/pods/u-1/volumeDevices/kubernetes.io~local-volume/pv".to_owned();
-    let device = DeviceVolume { device: "/dev/sdx".into(), link };
+    let paths = DevicePaths {
+        link: "/r/pods/u-1/volumeDevices/kubernetes.io~local-volume/pv".into(),
+        map: "/r/plugins/kubernetes.io~local-volume/volumeDevices/pv/u-1".into(),
+    };
+    let device = DeviceVolume { device: "/dev/sdx".into(), paths };
     assert_eq!(outcome(&pod, &claim, &volume), Ok(VolumeKind::Device(device)));
     volume["spec"]["local"] = Value::Null;
     volume["spec"]["nfs"] = json!({"server": "s", "path": "/p"});
@@ -276,6 +280,6 @@ fn sizes_are_told_with_the_name_of_the_claim() {
     let csi = json!({"csi": {"driver": "d", "volumeHandle": "h"}});
     let mount = ("kubernetes.io/csi", "/r/pods/u-1/volumes/kubernetes.io~csi/pv/mount");
     check(csi.clone(), "Filesystem", Some(mount));
-    let device = "/r/plugins/kubernetes.io/csi/volumeDevices/publish/pv/u-1";
+    let device = "/r/plugins/kubernetes.io/csi/volumeDevices/pv/dev/u-1";
     check(csi, "Block", Some(("kubernetes.io/csi", device)));
 }

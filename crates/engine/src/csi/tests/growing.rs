@@ -1,9 +1,10 @@
 //! Volumes that are expanded.
 
+use model::GrpcCode;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use decide::event::ExpandOutcome;
+use decide::action::ExpandOutcome;
 use model::PodUid;
 use model::csi::{ClaimObject, Expansion, NodeServiceCapabilities};
 use model::k8s::PersistentVolumeClaim;
@@ -114,23 +115,38 @@ async fn it_is_not_done_out_of_turn() {
 
 #[tokio::test(start_paused = true)]
 async fn failures_are_told_as_what_they_are() {
-    let said = |code: &str, colon: &str| {
+    let said = |code: GrpcCode, colon: &str| {
         format!("Expander.NodeExpand failed to expand the volume {colon}rpc error: code = {code} desc = no")
     };
     let marked = "allocatedResourceStatuses";
     let table = [
         // The error code, whether the controller is an older one, the result, and the status written to the claim.
-        ("Internal", "NodeResizePending", Err(said("Internal", ": ")), vec![marked, "conditions"]),
-        ("DeadlineExceeded", "NodeResizePending", Err(said("DeadlineExceeded", ": ")), vec![marked]),
         (
-            "OutOfRange",
+            GrpcCode::Internal,
             "NodeResizePending",
-            Err(said("OutOfRange", "")),
+            Err(said(GrpcCode::Internal, ": ")),
+            vec![marked, "conditions"],
+        ),
+        (
+            GrpcCode::DeadlineExceeded,
+            "NodeResizePending",
+            Err(said(GrpcCode::DeadlineExceeded, ": ")),
+            vec![marked],
+        ),
+        (
+            GrpcCode::OutOfRange,
+            "NodeResizePending",
+            Err(said(GrpcCode::OutOfRange, "")),
             vec![marked, "allocatedResourceStatuses+conditions"],
         ),
-        ("FailedPrecondition", "NodeResizePending", Ok(ExpandOutcome::InUse), vec![marked, "conditions"]),
-        ("Internal", "", Err(said("Internal", ": ")), vec![]),
-        ("FailedPrecondition", "", Ok(ExpandOutcome::InUse), vec![]),
+        (
+            GrpcCode::FailedPrecondition,
+            "NodeResizePending",
+            Ok(ExpandOutcome::InUse),
+            vec![marked, "conditions"],
+        ),
+        (GrpcCode::Internal, "", Err(said(GrpcCode::Internal, ": ")), vec![]),
+        (GrpcCode::FailedPrecondition, "", Ok(ExpandOutcome::InUse), vec![]),
     ];
     for (code, stage, expect, written) in table {
         let case = Case::new(stage);

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use decide::csi::{CsiVolumes, VolumeCallId, VolumeRequest, VolumeRequestFrom, VolumeRequestId};
-use decide::event::ExpandOutcome;
+use decide::action::ExpandOutcome;
+use decide::csi::{VolumeCallId, VolumeRequest, VolumeRequestFrom, VolumeRequestId};
+use decide::volume_operations::CsiVolumes;
 use decide::{ActionResult, Effect, Epoch, Event, TimerKey};
 use model::csi::{CsiVolume, Expansion, VolumeId};
 use model::volume::MountStage;
@@ -17,7 +18,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::super::{CsiPorts, VolumeCalls, VolumeRequests, VolumeWork, WantedVolumeOperation};
-use crate::dispatcher::Outbox;
+use crate::outbox::Outbox;
 
 /// The volumes on the node, sent at each change.
 pub type OnNode = mpsc::UnboundedReceiver<BTreeSet<VolumeId>>;

@@ -6,6 +6,7 @@ mod registering;
 mod troubled_disk;
 mod world;
 
+use model::GrpcCode;
 use std::time::Duration;
 
 use decide::csi::{VolumeRequestFrom, VolumeRequestId};
@@ -65,7 +66,7 @@ async fn a_volume_is_staged_anew_for_another_label() {
     let trouble = keeper.set_up(&b, &with("b", "two"), &stays).await.unwrap().unwrap_err();
     assert_eq!(trouble.message, "pod a has the volume with another SELinux label");
     // The pod was deleted, and an agent that has ended since could not unstage the volume.
-    world.fail("unstage", "Internal").await;
+    world.fail("unstage", GrpcCode::Internal).await;
     keeper.tear_down(&a).await.unwrap();
     world.rest().await;
     world.mend("unstage").await;
@@ -139,14 +140,16 @@ async fn a_volume_whose_unstaging_hangs_is_staged_again_for_the_next_pod() {
 #[tokio::test(start_paused = true)]
 async fn what_a_failed_call_leaves_depends_on_what_the_driver_said() {
     let world = World::new();
-    let (keeper, _inbox) = world.keeper();
+    let (keeper, mut on_node) = world.keeper();
+    keeper.clone().look_around().await;
+    assert!(on_node.recv().await.is_some_and(|volumes| volumes.is_empty()), "the records are read");
     let stays = CancellationToken::new();
-    world.fail("stage", "Internal").await;
+    world.fail("stage", GrpcCode::Internal).await;
     let failed = keeper.set_up(&PodUid::new("a"), &volume("a", "v"), &stays).await;
     let trouble = failed.unwrap().unwrap_err();
     assert_eq!(trouble.message, "rpc error: code = Internal desc = no");
     assert_eq!(world.record_count().await, 0, "the driver has said that there is nothing");
-    world.fail("stage", "DeadlineExceeded").await;
+    world.fail("stage", GrpcCode::DeadlineExceeded).await;
     assert!(keeper.set_up(&PodUid::new("a"), &volume("a", "v"), &stays).await.unwrap().is_err());
     assert_eq!(world.record_count().await, 1, "it may still be at work");
     world.mend("stage").await;
@@ -196,7 +199,7 @@ async fn drivers_are_asked_when_nothing_of_the_pod_is_bound_elsewhere() {
         assert_eq!(world.record_count().await, 2);
         assert!(on_node(&mut inbox).is_none_or(|on_node| on_node == ["v"]), "still in use here");
     }
-    world.fail("unpublish", "Internal").await;
+    world.fail("unpublish", GrpcCode::Internal).await;
     let error = tear_down::tear_down_pod_volumes(async { Ok(()) }, Some(&keeper.requests), request())
         .await
         .unwrap_err();

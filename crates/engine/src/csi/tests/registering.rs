@@ -1,5 +1,6 @@
 //! Registration of CSI drivers.
 
+use model::GrpcCode;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::super::registry::Registry;
 use super::world::World;
-use crate::dispatcher::Outbox;
+use crate::outbox::Outbox;
 
 struct Scene {
     periods: watch::Sender<BTreeMap<String, u64>>,
@@ -116,7 +117,7 @@ async fn who_is_refused_is_told_why() {
 #[tokio::test(start_paused = true)]
 async fn one_that_does_not_answer_is_tried_again_and_hurts_nobody() {
     let mut scene = Scene::new();
-    scene.world.fail("info", "Internal").await;
+    scene.world.fail("info", GrpcCode::Internal).await;
     scene.comes("/a", "CSIPlugin", "a.example", "1.0.0").await;
     let said = scene.world.asked().await;
     assert!(said[1].contains("RegisterPlugin error -- plugin registration failed"), "{said:?}");
@@ -158,6 +159,6 @@ async fn a_driver_is_asked_at_once_when_it_has_no_room() {
     scene.registry.ask("a.example").await;
     assert_eq!(scene.world.asked().await, ["info a.example"]);
     // If a driver does not answer, that is logged and has no other effect.
-    scene.world.fail("info", "Internal").await;
+    scene.world.fail("info", GrpcCode::Internal).await;
     scene.registry.ask("a.example").await;
 }

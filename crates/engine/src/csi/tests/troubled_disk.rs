@@ -1,5 +1,6 @@
 //! Disks that fail, and walks through volumes whose server does not answer.
 
+use model::GrpcCode;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -202,7 +203,7 @@ async fn a_driver_that_does_not_let_go_keeps_its_record() {
     let (keeper, _inbox) = world.keeper();
     let a = PodUid::new("a");
     set_up(&keeper, &volume("a", "v"), "a").await.map_err(|trouble| trouble.message).unwrap();
-    for code in ["Internal", "DeadlineExceeded"] {
+    for code in [GrpcCode::Internal, GrpcCode::DeadlineExceeded] {
         world.fail("unpublish", code).await;
         let message = keeper.tear_down(&a).await.unwrap_err();
         assert!(message.ends_with(&format!("code = {code} desc = no")), "{message}");

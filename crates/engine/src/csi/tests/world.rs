@@ -1,6 +1,7 @@
 //! A simulated driver and disk: every call is recorded, and hangs or fails on demand. On the disk only walks, which
 //! take long, are recorded.
 
+use model::GrpcCode;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -80,7 +81,7 @@ impl World {
         });
     }
 
-    pub async fn fail(&self, call: &str, code: &'static str) {
+    pub async fn fail(&self, call: &str, code: GrpcCode) {
         let error = CsiError::Rpc { code, message: "no".into() };
         self.inner.lock().await.failing.insert(call.to_owned(), error);
     }
@@ -124,7 +125,7 @@ impl World {
                 mount_dir: format!("{dir}/{}", if uid.is_some() { "mount" } else { "globalmount" }),
                 record_path: path.clone(),
                 record: Ok(Some(record.clone())),
-                link: None,
+                device: None,
             }
         };
         self.inner.lock().await.records.iter().map(found).collect()
@@ -167,7 +168,7 @@ pub fn volume(uid: &str, handle: &str) -> CsiVolume {
         stage_record: format!("/staged/{handle}/vol_data.json"),
         target: format!("/pods/{uid}/{handle}/mount"),
         record: format!("/pods/{uid}/{handle}/vol_data.json"),
-        link: None,
+        device: None,
     };
     CsiVolume {
         id: VolumeId { driver: DRIVER.into(), handle: handle.into() },
@@ -281,6 +282,12 @@ impl CsiFiles for World {
     async fn unlink_device(&self, _: &str) -> Result<(), FilesError> {
         Ok(())
     }
+    async fn map_device(&self, _: &str, _: &str) -> Result<(), FilesError> {
+        Ok(())
+    }
+    async fn unmap_device(&self, _: &str) -> Result<(), FilesError> {
+        Ok(())
+    }
 }
 
 #[async_trait]
@@ -293,7 +300,7 @@ impl PluginSockets for World {
     }
     async fn get_info(&self, socket: &str) -> Result<PluginInfo, CsiError> {
         let found = self.inner.lock().await.infos.get(socket).cloned();
-        found.ok_or(CsiError::Rpc { code: "Unavailable", message: "nobody listens".into() })
+        found.ok_or(CsiError::Rpc { code: GrpcCode::Unavailable, message: "nobody listens".into() })
     }
     async fn notify_registration_status(&self, socket: &str, trouble: Option<&str>) -> Result<(), CsiError> {
         let said = trouble.map_or("registered".to_owned(), |trouble| format!("refused: {trouble}"));

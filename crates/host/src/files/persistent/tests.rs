@@ -205,22 +205,6 @@ fn a_disk_with_something_on_it_is_never_formatted() {
 }
 
 #[test]
-fn a_device_is_known_by_a_link() {
-    let mut b = Bench::new();
-    let device = b.disk("disk", b"");
-    let link = b.pod("p").join("volumeDevices").join(LOCAL).join("pv");
-    let volume = DeviceVolume { device: device.clone(), link: link.to_string_lossy().into_owned() };
-    for _ in 0..2 {
-        map_device(&link, &volume).unwrap();
-        assert_eq!(fs::read_link(&link).unwrap(), Path::new(&device));
-    }
-    let directory = DeviceVolume { device: b.data(), ..volume };
-    assert!(map_device(&link, &directory).unwrap_err().user_message().contains("is not a block device"));
-    b.tear_down("p").unwrap();
-    assert!(!link.is_symlink());
-}
-
-#[test]
 fn what_is_said_to_mount_about_a_server() {
     let check = |options: &[&str], read_only: bool, expect: &str| {
         let volume = NfsVolume {

@@ -1,5 +1,7 @@
 //! Numbers and spans that have a range, and choices from a fixed list.
 
+use model::quantity::Quantity;
+
 use super::{FeatureGates, FieldErrors, KubeletConfiguration};
 use crate::config::GoDuration;
 
@@ -132,8 +134,11 @@ fn image_pattern_fault(pattern: &str) -> Option<&'static str> {
 
 fn container_logs(config: &KubeletConfiguration, faults: &mut FieldErrors) {
     let size = &config.container_log_max_size;
-    faults.require(crate::config::quantity::sign(size).is_some(), "containerLogMaxSize", || {
-        format!("{size:?} is not a quantity such as 10Mi")
+    let is_whole = |size: Quantity| {
+        size.nanos() % 1_000_000_000 == 0 && i64::try_from(size.nanos() / 1_000_000_000).is_ok()
+    };
+    faults.require(size.parse().is_ok_and(is_whole), "containerLogMaxSize", || {
+        format!("{size:?} is not a whole number of bytes such as 10Mi")
     });
     let files = config.container_log_max_files;
     faults.require(files > 1, "containerLogMaxFiles", || format!("{files} must be greater than 1"));

@@ -1,5 +1,7 @@
 //! How pods run: cgroups, CPU periods, swap, back-off, user namespaces, the runtime and its logs.
 
+use decide::render::sysctls::check_pattern;
+
 use super::{FeatureGates, FieldErrors, Host, KubeletConfiguration};
 use crate::config::GoDuration;
 use crate::config::path::clean;
@@ -19,6 +21,11 @@ pub(super) fn check(
     back_off(config, gates, faults);
     user_namespaces(config, faults);
     pod_logs(config, faults);
+    for pattern in &config.allowed_unsafe_sysctls {
+        if let Err(problem) = check_pattern(pattern) {
+            faults.add("allowedUnsafeSysctls", problem);
+        }
+    }
     faults.require(!config.container_runtime_endpoint.is_empty(), "containerRuntimeEndpoint", || {
         "must not be empty".to_owned()
     });

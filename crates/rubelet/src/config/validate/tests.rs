@@ -47,6 +47,12 @@ fn the_defaults_are_valid() {
 }
 
 #[test]
+fn only_namespaced_sysctls_can_be_allowed() {
+    accepts(json!({"allowedUnsafeSysctls": ["net.core.somaxconn", "kernel.msg*"]}));
+    refuses(json!({"allowedUnsafeSysctls": ["vm.*", "net.*"]}), &["allowedUnsafeSysctls"]);
+}
+
+#[test]
 fn numbers_stay_in_their_ranges() {
     for field in [
         "eventBurst",
@@ -123,7 +129,10 @@ fn pull_credentials_follow_their_gate() {
 
 #[test]
 fn container_logs_rotate_sanely() {
-    refuses(json!({"containerLogMaxSize": "10MB"}), &["containerLogMaxSize"]);
+    for bad in ["10MB", "0.5", "100m", "100E"] {
+        refuses(json!({"containerLogMaxSize": bad}), &["containerLogMaxSize"]);
+    }
+    accepts(json!({"containerLogMaxSize": "-1"}));
     refuses(json!({"containerLogMaxFiles": 1}), &["containerLogMaxFiles"]);
     refuses(json!({"containerLogMaxWorkers": 0}), &["containerLogMaxWorkers"]);
     refuses(json!({"containerLogMonitorInterval": "2.9s"}), &["containerLogMonitorInterval"]);

@@ -77,6 +77,7 @@ impl Line {
             Some(Fault::Refused(code)) => return refusal(code),
             Some(Fault::RefusedWith(code, message)) => return refusal_with(code, message),
             Some(Fault::Swallowed) => return self.hold().await,
+            Some(Fault::Answered(message)) => return answer(message),
             Some(Fault::CutBefore) => return self.end().await,
             Some(Fault::Slow(pause)) => sleep(pause).await,
             _ => {}
@@ -121,7 +122,7 @@ impl Line {
             Some(Fault::Swallowed | Fault::Mute) => return self.hold().await,
             Some(Fault::CutBefore | Fault::CutAfter | Fault::CutMidway) => return self.end().await,
             Some(Fault::Slow(pause) | Fault::Late(pause)) => sleep(pause).await,
-            Some(Fault::Twice | Fault::Garbled) | None => {}
+            Some(Fault::Twice | Fault::Garbled | Fault::Answered(_)) | None => {}
         }
         match self.sender.clone().send_request(request).await {
             Ok(answer) => {
@@ -184,6 +185,19 @@ fn garbled(mut answer: Answer) -> Answer {
         answer.data = bytes.into();
     }
     answer
+}
+
+/// A frame with this message, and success.
+fn answer(message: &[u8]) -> Response<Body> {
+    let mut frame = vec![0];
+    frame.extend_from_slice(&u32::try_from(message.len()).expect("a length").to_be_bytes());
+    frame.extend_from_slice(message);
+    let trailers =
+        HeaderMap::from_iter([(http::HeaderName::from_static("grpc-status"), HeaderValue::from_static("0"))]);
+    let body = Full::new(Bytes::from(frame)).map_err(|never: std::convert::Infallible| match never {});
+    let mut response = Response::new(body.with_trailers(async { Some(Ok(trailers)) }).boxed_unsync());
+    response.headers_mut().insert("content-type", HeaderValue::from_static("application/grpc"));
+    response
 }
 
 /// An answer that is nothing but a status.

@@ -30,6 +30,8 @@ pub enum Fault {
     CutMidway,
     /// It is carried out, and the answer is no message at all.
     Garbled,
+    /// It never reaches the runtime, and is answered with this message.
+    Answered(&'static [u8]),
 }
 
 /// Which calls of its methods a rule is about.
@@ -146,6 +148,7 @@ fn name(fault: Fault) -> &'static str {
         Fault::CutAfter => "cut after",
         Fault::CutMidway => "cut midway",
         Fault::Garbled => "garbled",
+        Fault::Answered(_) => "answered",
     }
 }
 

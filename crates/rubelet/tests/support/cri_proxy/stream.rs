@@ -80,7 +80,7 @@ impl Passing {
                     bytes[HEAD..].fill(0xff);
                     self.ready.push_back(Frame::data(Bytes::from(bytes)));
                 }
-                None => self.ready.push_back(frame),
+                Some(Fault::Answered(_)) | None => self.ready.push_back(frame),
             }
         }
     }

@@ -1,9 +1,7 @@
 //! The driver's side: what it does when it is asked.
 
-use std::ffi::CString;
 use std::fs;
 use std::io::Write;
-use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -11,14 +9,14 @@ use std::time::Duration;
 
 use plugins::test_server::csi as pb;
 use plugins::test_server::registration as reg;
-use rustix::fs::{Mode, OFlags};
-use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::mount::UnmountFlags;
 use serde_json::{Value, json};
 use tokio::net::UnixListener;
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::Server;
 use tonic::{Code, Request, Response, Status};
 
+use crate::support::dead_server::DeadServer;
 use pb::node_server::{Node, NodeServer};
 use reg::registration_server::{Registration, RegistrationServer};
 
@@ -183,13 +181,9 @@ fn unmount(path: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// A filesystem whose server is this process, and never answers. When the process ends everybody gets an error.
+/// Stays mounted for as long as this process lives. When it ends everybody gets an error.
 fn mount_dead_server(at: &Path) -> rustix::io::Result<()> {
-    let server = rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
-    let options = format!("fd={},rootmode=40000,user_id=0,group_id=0", server.as_raw_fd());
-    let options = CString::new(options).unwrap();
-    rustix::mount::mount("dead", at, "fuse", MountFlags::empty(), options.as_c_str())?;
-    std::mem::forget(server);
+    std::mem::forget(DeadServer::mount(at)?);
     Ok(())
 }
 

@@ -29,6 +29,8 @@ pub struct Agent {
     args: Vec<String>,
     /// Variables of its environment besides those of the test.
     environment: Vec<(String, String)>,
+    /// The command that the agent is started by.
+    wrapper: Vec<String>,
     child: Option<Child>,
 }
 
@@ -83,6 +85,7 @@ impl Agent {
             port: runtime.free_port(),
             args: flags.iter().map(|flag| (*flag).to_owned()).collect(),
             environment: Vec::new(),
+            wrapper: Vec::new(),
             child: None,
         };
         fs::create_dir_all(agent.manifests()).expect("make the manifests' directory");
@@ -127,7 +130,15 @@ impl Agent {
         let open = || File::options().create(true).append(true).open(self.log_path()).expect("open the log");
         let binary =
             std::env::var_os("RUBELET_E2E_BINARY").unwrap_or_else(|| env!("CARGO_BIN_EXE_rubelet").into());
-        let child = Command::new(&binary)
+        let mut command = match self.wrapper.split_first() {
+            Some((wrapper, args)) => {
+                let mut command = Command::new(wrapper);
+                command.args(args).arg(&binary);
+                command
+            }
+            None => Command::new(&binary),
+        };
+        let child = command
             .arg("--config")
             .arg(self.dir.join("config.json"))
             .arg("--root-dir")
@@ -153,6 +164,13 @@ impl Agent {
 
     /// Starts it without waiting for anything.
     pub fn launch(&mut self) {
+        self.spawn();
+    }
+
+    /// Starts it in a network namespace of its own, where nobody reaches its ports.
+    pub fn launch_in_own_network(&mut self) {
+        let start = "ip link set lo up && exec \"$@\"";
+        self.wrapper = ["unshare", "-n", "sh", "-c", start, "sh"].map(str::to_owned).into();
         self.spawn();
     }
 
@@ -251,6 +269,11 @@ impl Agent {
         })
     }
 
+    /// What `RUBELET_TEST_PANIC_IN` names panics now.
+    pub fn panic_in_task(&self) {
+        self.signal(Signal::USR1);
+    }
+
     /// It does nothing until `resume`.
     pub fn hang(&self) {
         self.signal(Signal::STOP);
@@ -283,6 +306,11 @@ impl Agent {
     /// GET on the read-only port.
     pub fn get(&self, path: &str) -> std::io::Result<Response> {
         get(&format!("127.0.0.1:{}", self.read_only_port), path)
+    }
+
+    /// GET on the port for health checks.
+    pub fn health(&self, path: &str) -> std::io::Result<Response> {
+        get(&format!("127.0.0.1:{}", self.healthz_port), path)
     }
 
     /// The pods that the agent tells of, or why it doesn't.

@@ -15,6 +15,20 @@ pub fn mounts_below(dir: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
+/// Loop devices over what is in a directory, each with the path of its backing file.
+pub fn loop_devices_below(dir: &Path) -> Vec<(PathBuf, PathBuf)> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/sys/block").expect("block devices").flatten() {
+        let Ok(backing) = fs::read_to_string(entry.path().join("loop/backing_file")) else { continue };
+        let backing = PathBuf::from(backing.trim_end().trim_end_matches(" (deleted)"));
+        if backing.starts_with(dir) {
+            found.push((Path::new("/dev").join(entry.file_name()), backing));
+        }
+    }
+    found.sort();
+    found
+}
+
 /// The kernel writes blanks and backslashes in octal.
 fn unescape(point: &str) -> String {
     let escapes = [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")];

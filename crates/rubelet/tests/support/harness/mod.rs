@@ -22,7 +22,7 @@ mod waiting;
 
 pub use agent::Agent;
 pub use http::{Response, get};
-pub use machine::{cgroups_below, live_processes, mounts_below, port_maps_of};
+pub use machine::{cgroups_below, live_processes, loop_devices_below, mounts_below, port_maps_of};
 pub use node::Node;
 pub use registry::{PASSWORD, Registry, USER};
 pub use runtime::{Runtime, Task, hack, run};

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::agent::Agent;
-use super::machine::{cgroups_below, mounts_below, port_maps_of};
+use super::machine::{cgroups_below, loop_devices_below, mounts_below, port_maps_of};
 use super::runtime::Runtime;
 use super::waiting::wait;
 
@@ -61,6 +61,10 @@ impl Node {
         let own = |mount: &Path| mount == root || mount == self.runtime.dir;
         let mounts = mounts_below(&self.runtime.dir).into_iter().filter(|mount| !own(mount));
         left.extend(mounts.map(|mount| format!("mount {}", mount.display())));
+        let pinned = loop_devices_below(&root.join("plugins")).into_iter();
+        left.extend(
+            pinned.map(|(device, of)| format!("loop device {} over {}", device.display(), of.display())),
+        );
         left.extend(entries(&root.join("pods")).map(|name| format!("pod directory {name}")));
         left.extend(entries(&self.agent.logs_dir()).map(|name| format!("logs {name}")));
         left.extend(linked_logs(&self.agent.logs_dir()));

@@ -1,5 +1,6 @@
 //! Against a driver that tells, refuses or hangs, with a clock that stands still between two waits.
 
+use model::GrpcCode;
 use std::io;
 use std::time::Duration;
 
@@ -10,7 +11,8 @@ use model::csi::{
 };
 use model::{FullName, PodUid};
 use ports::{
-    CgroupDetailLevel, CgroupUsage, EventSink, MachineUsage, PodCgroupUsage, PodCgroups, UsageReader,
+    CgroupDetailLevel, CgroupUsage, EventSink, MachineUsage, PodCgroupUsage, PodCgroups, TreeSource,
+    UsageReader,
 };
 use tokio::sync::{Semaphore, mpsc, watch};
 
@@ -77,7 +79,7 @@ impl CsiDrivers for Driver {
         match mood {
             FakeDriverState::Tells(told) => Ok(told),
             FakeDriverState::Refuses => {
-                Err(CsiError::Rpc { code: "NotFound", message: "no such volume".into() })
+                Err(CsiError::Rpc { code: GrpcCode::NotFound, message: "no such volume".into() })
             }
             FakeDriverState::Hangs => {
                 tokio::time::sleep(2 * PERIOD).await;
@@ -113,8 +115,8 @@ impl UsageReader for Host {
     async fn filesystem(&self, _: &str) -> io::Result<FilesystemFigures> {
         Ok(FilesystemFigures::default())
     }
-    async fn tree(&self, _: &str) -> io::Result<TreeFigures> {
-        Ok(TreeFigures::default())
+    async fn tree(&self, _: &str) -> io::Result<(TreeFigures, TreeSource)> {
+        Ok((TreeFigures::default(), TreeSource::Walk))
     }
 }
 
