@@ -4,7 +4,7 @@
 //!   setup, facts, runtime, images ──> set_status ──> status_changed? due? ──> patch
 //! ```
 //!
-//! Nothing here sends anything. The engine's node keeper asks on every change of an input and at every heartbeat.
+//! Nothing here sends anything. The engine's `node_reconciler` asks on every change of an input and at every heartbeat.
 
 mod addresses;
 mod conditions;
