@@ -24,7 +24,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::certificates::earliest_expiry;
+use crate::certificate_chain::earliest_expiry;
 use crate::credential::{ApiCredentials, CredentialError, RequestCredentials};
 use crate::file_watch::FileWatch;
 use crate::kubeconfig::{self, KeyPair, KubeconfigError, ResolvedKubeconfig};

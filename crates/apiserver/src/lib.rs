@@ -9,6 +9,7 @@
 
 mod atomic_file;
 mod calls;
+mod certificate_chain;
 pub mod certificates;
 mod connection;
 mod credential;
@@ -17,11 +18,15 @@ mod file_watch;
 pub mod fuzzing;
 mod json;
 pub mod kubeconfig;
+mod object_list;
 mod request;
+mod response;
 mod roles;
 mod status;
 mod transport;
 mod watch;
+mod watch_event;
+mod watch_progress;
 
 pub use k8s_openapi::api::authentication::v1::{TokenRequest, TokenReview};
 pub use k8s_openapi::api::authorization::v1::SubjectAccessReview;
@@ -32,7 +37,9 @@ pub use k8s_openapi::api::node::v1::RuntimeClass;
 pub use k8s_openapi::api::storage::v1::CSIDriver as CsiDriver;
 pub use ports::{ApiError, TlsFault};
 
-pub use calls::{Api, DEADLINE, DeletePodOptions, Freshness, ObjectList};
+pub use calls::{Api, DEADLINE, DeletePodOptions, Freshness};
 pub use connection::{ConnectError, Connection};
+pub use object_list::ObjectList;
 pub use roles::{ApiPodFeed, PolledObjects, cluster_ports};
-pub use watch::{ObjectIdentity, UnreadableObject, Watch, WatchEvent, WatchStart};
+pub use watch::{Watch, WatchStart};
+pub use watch_event::{ObjectIdentity, UnreadableObject, WatchEvent};

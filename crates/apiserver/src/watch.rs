@@ -3,7 +3,6 @@
 //! The stream ends with `None` when the server closes it after the requested time, and when its connection pool was
 //! replaced. Everything else is reported: an ERROR event, an incomplete line, a broken connection.
 
-use std::fmt;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -11,7 +10,6 @@ use futures::stream::{BoxStream, StreamExt};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use ports::ApiError;
-use serde::Deserialize;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -20,6 +18,7 @@ use crate::json::WatchLineError;
 use crate::request::Call;
 use crate::status;
 use crate::transport::{WatchSlot, transport_failure};
+use crate::watch_event::WatchEvent;
 
 /// The server is asked to end each watch after a random time from this on, so that not all watches end at once after
 /// the server was away.
@@ -29,49 +28,6 @@ const MAX_WATCH_SECS: u64 = 600;
 const SLACK: Duration = Duration::from_secs(30);
 /// An API server stores objects of at most 1.5 MiB; as JSON they may be larger.
 const MAX_LINE_BYTES: usize = 64 << 20;
-
-/// The identity of an object, and its version.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct ObjectIdentity {
-    /// Empty for objects without a namespace.
-    pub namespace: String,
-    pub name: String,
-    pub uid: String,
-    pub resource_version: String,
-}
-
-impl fmt::Display for ObjectIdentity {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (self.namespace.as_str(), self.name.as_str()) {
-            ("", "") => f.write_str("without a name"),
-            ("", name) => f.write_str(name),
-            (namespace, name) => write!(f, "{namespace}/{name}"),
-        }
-    }
-}
-
-/// An object that can't be decoded. All other objects of its list or watch are processed as usual.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UnreadableObject {
-    pub identity: ObjectIdentity,
-    /// The field, and the error in it.
-    pub problem: String,
-}
-
-#[derive(Clone, Debug, PartialEq)]
-pub enum WatchEvent<T> {
-    Added(T),
-    Modified(T),
-    Deleted(ObjectIdentity),
-    /// An object that was added or modified can't be decoded.
-    Unreadable(UnreadableObject),
-    /// Only the resource version has advanced. `initial_end`: the initial events are complete.
-    Bookmark {
-        resource_version: String,
-        ends_initial_events: bool,
-    },
-}
 
 /// Where a watch starts.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -11,6 +11,7 @@ mod container_logs;
 mod debug;
 mod exec;
 pub(crate) mod log_query;
+mod node_log_files;
 mod node_logs;
 pub(crate) mod node_query;
 mod port_forward;
@@ -35,14 +36,13 @@ use axum::Router;
 use axum::middleware;
 use axum::response::{Html, IntoResponse, Response};
 use axum::routing::{any, get, post, put};
-use http::{HeaderMap, Method, StatusCode, Uri, header};
+use http::{Method, StatusCode, Uri, header};
 use ports::{ContainerLogs, CpuProfiler, Runtime, Tracing, WallClock};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 pub use self::proxy::StreamingTls;
 use self::request_spans::{CallerTrust, with_tracing};
-pub(crate) use self::websocket::offered_protocols;
 use crate::Endpoints;
 use crate::access::{Access, authorize_request};
 use crate::endpoints::with_not_found_fallback;
@@ -211,11 +211,6 @@ async fn respond_not_found(method: Method, uri: Uri) -> Response {
         true => plain(StatusCode::NOT_FOUND, "404: Page Not Found".into()),
         false => plain(StatusCode::NOT_FOUND, "404 page not found\n".into()),
     }
-}
-
-/// Does a request want to become a WebSocket?
-pub(crate) fn is_websocket(headers: &HeaderMap) -> bool {
-    proxy::wants_upgrade(headers) && websocket::is_requested(headers)
 }
 
 fn disabled(text: &'static str) -> Response {

@@ -33,6 +33,7 @@ mod stats;
 mod testing;
 mod tls;
 mod unauthenticated_connections;
+mod upgrade_request;
 
 use std::time::Duration;
 

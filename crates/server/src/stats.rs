@@ -16,6 +16,7 @@
 mod cadvisor;
 mod disks;
 mod family;
+mod figures;
 mod of_runtime;
 mod reading;
 mod resource;
@@ -38,8 +39,9 @@ use crate::endpoints::AgentUnavailable;
 use crate::log_rate_limit::LogRateLimiter;
 use crate::metrics::AgentMetrics;
 use disks::{DiskReading, Logs};
+use figures::{ContainerFigures, PodFigures};
 use of_runtime::RuntimeFigures;
-use reading::{ContainerFigures, PodFigures, StatsReading};
+use reading::StatsReading;
 use runtime_metrics::RuntimeMetrics;
 use shared::SharedReading;
 pub(crate) use volumes::VolumeFigures;

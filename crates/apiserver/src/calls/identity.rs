@@ -3,8 +3,9 @@
 use k8s_openapi::api::core::v1::ServiceAccount;
 use ports::ApiError;
 
-use super::{Api, Freshness, ObjectList, Resource, namespaced_name};
+use super::{Api, Freshness, Resource, namespaced_name};
 use crate::json;
+use crate::object_list::ObjectList;
 use crate::watch::{Watch, WatchStart};
 use crate::{
     CertificateSigningRequest, PodCertificateRequest, SubjectAccessReview, TokenRequest, TokenReview,

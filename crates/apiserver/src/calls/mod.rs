@@ -16,26 +16,16 @@ use ports::ApiError;
 
 use crate::connection::Connection;
 use crate::json::WatchLineError;
+use crate::object_list::ObjectList;
 use crate::request::{Call, JSON, STRATEGIC_MERGE, escaped};
-use crate::roles::WatchStatuses;
-use crate::watch::{self, UnreadableObject, Watch, WatchEvent, WatchStart};
+use crate::watch::{self, Watch, WatchStart};
+use crate::watch_event::WatchEvent;
+use crate::watch_progress::WatchStatuses;
 
 pub use pods::DeletePodOptions;
 
 /// The default deadline of a call.
 pub const DEADLINE: Duration = Duration::from_secs(30);
-
-/// One page of objects, or all of them.
-#[derive(Clone, Debug, PartialEq)]
-pub struct ObjectList<T> {
-    pub items: Vec<T>,
-    /// Objects that exist but can't be decoded.
-    pub unreadable: Vec<UnreadableObject>,
-    /// The version from which to watch.
-    pub resource_version: String,
-    /// Not empty if there are more pages. These calls ask for everything, so it is always empty.
-    pub continue_token: String,
-}
 
 /// The freshness of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,9 +5,10 @@ use model::k8s::{CSINode, Event, Node};
 use ports::ApiError;
 use serde_json::Value;
 
-use super::{Api, Freshness, ObjectList, Resource, namespaced_name};
+use super::{Api, Freshness, Resource, namespaced_name};
 use crate::Lease;
 use crate::json;
+use crate::object_list::ObjectList;
 use crate::request::{Call, JSON};
 use crate::watch::{Watch, WatchStart};
 

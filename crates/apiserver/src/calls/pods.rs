@@ -6,8 +6,9 @@ use model::k8s::Pod;
 use ports::ApiError;
 use serde_json::{Value, json};
 
-use super::{Api, Freshness, ObjectList, Resource, namespaced_name};
+use super::{Api, Freshness, Resource, namespaced_name};
 use crate::json;
+use crate::object_list::ObjectList;
 use crate::request::{Call, JSON};
 use crate::watch::{Watch, WatchStart};
 

@@ -10,13 +10,14 @@ use ports::WallClock;
 use tokio::sync::watch;
 
 use super::key::CertificateKey;
-use super::loaded::{LoadedCertificate, earliest_expiry};
+use super::loaded::LoadedCertificate;
 use super::rotate::{CertificateRotator, RotationStatus, RotatorSetup, SigningApis};
 use super::store::{CertificateStore, pem_block};
 use super::template::{CertificatePurpose, CertificateTemplate};
 use super::{CertificateError, der, issue};
 use crate::atomic_file;
 use crate::calls::Api;
+use crate::certificate_chain::earliest_expiry;
 use crate::connection::{ConnectError, Connection};
 use crate::kubeconfig::{self, KubeconfigError, ResolvedKubeconfig};
 use crate::transport::error_chain;

@@ -10,13 +10,15 @@ use ports::{ApiError, Disposition};
 use x509_parser::certification_request::X509CertificationRequest;
 use x509_parser::prelude::FromDer;
 
+use super::CertificateError;
 use super::key::CertificateKey;
 use super::template::{CertificatePurpose, CertificateTemplate};
-use super::{CertificateError, loaded};
 use crate::CertificateSigningRequest;
 use crate::calls::{Api, Freshness};
+use crate::certificate_chain;
 use crate::kubeconfig::certificates;
-use crate::watch::{WatchEvent, WatchStart};
+use crate::watch::WatchStart;
+use crate::watch_event::WatchEvent;
 
 /// The delay between two attempts to read the state of a request.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
@@ -55,7 +57,7 @@ pub async fn create_named(
     purpose: CertificatePurpose,
     now: Wall,
 ) -> Result<SigningRequestId, CertificateError> {
-    let name = template.request_name(key, &purpose.usages(key));
+    let name = template.request_name(&key.public(), &purpose.usages(key.is_rsa()));
     let metadata = ObjectMeta { name: Some(name.clone()), ..ObjectMeta::default() };
     let request = request(metadata, key, template, purpose)?;
     match api.create_signing_request(&request).await {
@@ -79,7 +81,7 @@ fn request(
     let spec = CertificateSigningRequestSpec {
         request: ByteString(key.request(template)?.into_bytes()),
         signer_name: purpose.signer().to_owned(),
-        usages: Some(purpose.usages(key)),
+        usages: Some(purpose.usages(key.is_rsa())),
         ..CertificateSigningRequestSpec::default()
     };
     Ok(CertificateSigningRequest { metadata, spec, status: None })
@@ -105,7 +107,7 @@ fn check_existing_request(
     let issued = found.status.as_ref().and_then(|status| status.certificate.as_ref());
     if let Some(issued) = issued.filter(|issued| !issued.0.is_empty()) {
         let chain = certificates(&issued.0).map_err(|problem| format!("its certificate {problem}"))?;
-        if loaded::earliest_expiry(&chain).is_none_or(|end| now > end) {
+        if certificate_chain::earliest_expiry(&chain).is_none_or(|end| now > end) {
             return Err("its certificate has expired".into());
         }
     }

@@ -5,7 +5,6 @@ use std::path::Path;
 use std::sync::Arc;
 
 use model::Wall;
-use rustls::pki_types::CertificateDer;
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
 use super::CertificateError;
@@ -67,13 +66,4 @@ fn address(bytes: &[u8]) -> Option<IpAddr> {
         16 => <[u8; 16]>::try_from(bytes).ok().map(IpAddr::from),
         _ => None,
     }
-}
-
-/// The earliest notAfter in the chain. `None` if a certificate can't be parsed.
-pub fn earliest_expiry(chain: &[CertificateDer<'_>]) -> Option<Wall> {
-    let ends: Option<Vec<i64>> = chain
-        .iter()
-        .map(|der| X509Certificate::from_der(der).ok().map(|(_, cert)| cert.validity().not_after.timestamp()))
-        .collect();
-    ends?.into_iter().min().map(Wall::from_seconds)
 }

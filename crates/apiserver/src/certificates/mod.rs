@@ -29,7 +29,6 @@ use ports::ApiError;
 
 pub use bootstrap::{BootstrapError, ClientIdentity, EstablishedIdentity};
 pub use loaded::LoadedCertificate;
-pub(crate) use loaded::earliest_expiry;
 pub use loss::CertificateLoss;
 pub use pod_key::PodKey;
 pub use rotate::{CertificateRotator, RotationStatus};

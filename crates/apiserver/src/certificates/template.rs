@@ -9,7 +9,6 @@ use model::k8s::NodeAddress;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha512_256};
 
-use super::key::CertificateKey;
 use super::loaded::LoadedCertificate;
 
 /// What a certificate is for.
@@ -37,13 +36,13 @@ impl CertificatePurpose {
         }
     }
 
-    pub(super) fn usages(self, key: &CertificateKey) -> Vec<String> {
+    pub(super) fn usages(self, key_is_rsa: bool) -> Vec<String> {
         let extended = match self {
             CertificatePurpose::Client => "client auth",
             CertificatePurpose::Serving => "server auth",
         };
         let mut usages = vec!["digital signature".to_owned(), extended.to_owned()];
-        if key.is_rsa() {
+        if key_is_rsa {
             usages.push("key encipherment".to_owned());
         }
         usages
@@ -105,13 +104,13 @@ impl CertificateTemplate {
     }
 
     /// The name of the request for this subject and key. It is deterministic, so that the request is found again.
-    pub(super) fn request_name(&self, key: &CertificateKey, usages: &[String]) -> String {
+    pub(super) fn request_name(&self, public_key: &[u8], usages: &[String]) -> String {
         let mut digest = Sha512_256::new();
         let mut add = |part: &[u8]| {
             digest.update(URL_SAFE_NO_PAD.encode(part));
             digest.update(b"|");
         };
-        add(&key.public());
+        add(public_key);
         add(self.common_name.as_bytes());
         self.organizations.iter().chain(usages).for_each(|part| add(part.as_bytes()));
         format!("node-csr-{}", URL_SAFE_NO_PAD.encode(digest.finalize()))

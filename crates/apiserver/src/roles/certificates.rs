@@ -12,12 +12,13 @@ use ports::{ApiError, CertificateApi, CertificateRequestError};
 use tokio::sync::Semaphore;
 
 use super::objects::whole_sets;
-use super::progress::WatchStatuses;
 use super::reflect::{ListWatcher, reflect};
 use crate::PodCertificateRequest;
-use crate::calls::{Api, Freshness, ObjectList};
+use crate::calls::{Api, Freshness};
 use crate::certificates::PodKey;
+use crate::object_list::ObjectList;
 use crate::watch::{Watch, WatchStart};
+use crate::watch_progress::WatchStatuses;
 
 #[async_trait]
 impl CertificateApi for Api {

@@ -9,10 +9,12 @@ use model::pod::{Source, UnreadablePod};
 use model::{FullName, PodUid};
 use ports::{ApiError, FeedNotice, PodFeed, PodSet};
 
-use super::progress::WatchStatuses;
 use super::reflect::{ListWatcher, ReflectorEvent, reflect};
-use crate::calls::{Api, Freshness, ObjectList};
-use crate::watch::{UnreadableObject, Watch, WatchStart};
+use crate::calls::{Api, Freshness};
+use crate::object_list::ObjectList;
+use crate::watch::{Watch, WatchStart};
+use crate::watch_event::UnreadableObject;
+use crate::watch_progress::WatchStatuses;
 
 pub struct ApiPodFeed {
     api: Api,

@@ -7,19 +7,18 @@ mod node;
 mod objects;
 mod pods;
 mod polled_objects;
-mod progress;
 mod reflect;
 mod storage;
 
 use std::sync::Arc;
 
-use ports::ClusterPorts;
+use model::report::WatchReport;
+use ports::{ClusterPorts, WatchReports};
 
 use crate::Api;
 
 pub use feed::ApiPodFeed;
 pub use polled_objects::PolledObjects;
-pub(crate) use progress::WatchStatuses;
 
 /// All roles over one connection.
 pub fn cluster_ports(api: &Api) -> ClusterPorts {
@@ -37,5 +36,11 @@ pub fn cluster_ports(api: &Api) -> ClusterPorts {
         certificates: api.clone(),
         reviews: api.clone(),
         watches: api,
+    }
+}
+
+impl WatchReports for Api {
+    fn watches(&self) -> Vec<WatchReport> {
+        self.watch_statuses().reports()
     }
 }

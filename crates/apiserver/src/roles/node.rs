@@ -11,10 +11,11 @@ use ports::{ApiError, CsiNodeApi, EventApi, LeaseApi, NodeApi, ObservedObject};
 use serde_json::Value;
 
 use super::objects::log_unreadable_object;
-use super::progress::WatchStatuses;
 use super::reflect::{ListWatcher, ReflectorEvent, reflect};
-use crate::calls::{Api, Freshness, ObjectList};
+use crate::calls::{Api, Freshness};
+use crate::object_list::ObjectList;
 use crate::watch::{Watch, WatchStart};
+use crate::watch_progress::WatchStatuses;
 
 const LEASES: &str = "kube-node-lease";
 

@@ -13,11 +13,13 @@ use model::credentials::ServiceAccountFacts;
 use model::k8s::{CSIDriver, ClusterTrustBundle, ConfigMap, ObjectMeta, RuntimeClass, Secret, Service};
 use ports::{ApiError, IssuedToken, ObjectApi, SharedObjects, TokenApi};
 
-use super::progress::WatchStatuses;
 use super::reflect::{ListWatcher, ReflectorEvent, reflect};
 use crate::TokenRequest;
-use crate::calls::{Api, Freshness, ObjectList};
-use crate::watch::{ObjectIdentity, UnreadableObject, Watch, WatchStart};
+use crate::calls::{Api, Freshness};
+use crate::object_list::ObjectList;
+use crate::watch::{Watch, WatchStart};
+use crate::watch_event::{ObjectIdentity, UnreadableObject};
+use crate::watch_progress::WatchStatuses;
 
 impl ObjectApi for Api {
     fn watch(&self, key: &ObjectKey) -> BoxStream<'static, ObjectState> {

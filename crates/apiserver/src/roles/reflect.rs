@@ -23,10 +23,11 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_stream::wrappers::ReceiverStream;
 
-use crate::calls::ObjectList;
-use crate::watch::{ObjectIdentity, UnreadableObject, Watch, WatchEvent};
+use crate::object_list::ObjectList;
+use crate::watch::Watch;
+use crate::watch_event::{ObjectIdentity, UnreadableObject, WatchEvent};
 
-use super::progress::{WatchProgress, WatchStatuses};
+use crate::watch_progress::{WatchProgress, WatchStatuses};
 
 const FIRST_WAIT: Duration = Duration::from_millis(200);
 const MAX_WAIT: Duration = Duration::from_secs(10);

@@ -2,7 +2,24 @@
 //!
 //! The kubelet accepts the gates of all components, so that one list can be given to a whole cluster.
 
-use super::gates::{Gate, Stage};
+/// How mature a gate is. Only what `AllAlpha` and `AllBeta` select, and what the user is told, depends on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    Alpha,
+    Beta,
+    Ga,
+    Deprecated,
+}
+
+/// One known feature gate.
+#[derive(Clone, Copy, Debug)]
+pub struct Gate {
+    pub name: &'static str,
+    pub default: bool,
+    pub stage: Stage,
+    /// It can't be moved away from its default any more.
+    pub locked: bool,
+}
 
 use Stage::{Alpha, Beta, Deprecated, Ga};
 

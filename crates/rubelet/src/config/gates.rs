@@ -3,25 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::gate_table::{DEPENDENCIES, GATES};
-
-/// How mature a gate is. Only what `AllAlpha` and `AllBeta` select, and what the user is told, depends on it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stage {
-    Alpha,
-    Beta,
-    Ga,
-    Deprecated,
-}
-
-/// One known feature gate.
-#[derive(Clone, Copy, Debug)]
-pub struct Gate {
-    pub name: &'static str,
-    pub default: bool,
-    pub stage: Stage,
-    /// It can't be moved away from its default any more.
-    pub locked: bool,
-}
+pub use super::gate_table::{Gate, Stage};
 
 /// These two set all gates of a stage that are not named on their own.
 const ALL_ALPHA: &str = "AllAlpha";

@@ -8,7 +8,11 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use super::duration::{GoDuration, text_or_nanoseconds};
 use super::quantity;
-use super::types::is_zero;
+
+/// Go's `omitempty` for numbers, strings, booleans, lists and maps.
+pub(super) fn is_zero<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Authentication {

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::duration::GoDuration;
 use super::parts::{
     Authentication, Authorization, CrashLoopBackOff, Logging, MemoryReservation, MemorySwap,
-    ShutdownGracePeriodByPodPriority, Taint, Tracing, UserNamespaces,
+    ShutdownGracePeriodByPodPriority, Taint, Tracing, UserNamespaces, is_zero,
 };
 
 pub const API_VERSION: &str = "kubelet.config.k8s.io/v1beta1";
@@ -330,11 +330,6 @@ pub struct KubeletConfiguration {
     pub fail_cgroup_v1: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user_namespaces: Option<UserNamespaces>,
-}
-
-/// Go's `omitempty` for numbers, strings, booleans, lists and maps.
-pub(super) fn is_zero<T: Default + PartialEq>(value: &T) -> bool {
-    *value == T::default()
 }
 
 fn api_version() -> String {

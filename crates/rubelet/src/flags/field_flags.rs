@@ -1,6 +1,7 @@
 //! Every flag of a v1.36 kubelet that stands for a configuration field. Its default is the field's.
 
-use super::table::{Flag, Group, ValueKind, deprecated_field, field};
+use super::flag::{Flag, Group, deprecated_field, field};
+use super::kind::ValueKind;
 
 use Group::{Cluster, Eviction, Logging, Pods, Resources, Runtime, Serving};
 use ValueKind::{

@@ -7,6 +7,7 @@
 
 mod error;
 mod field_flags;
+mod flag;
 mod help;
 mod kind;
 mod lists;

@@ -18,11 +18,12 @@ const PREFIX: &str = "base64url.bearer.authorization.k8s.io.";
 
 /// Takes the token out of the headers of a request, if it is one for a WebSocket.
 pub(super) fn take(headers: &mut HeaderMap) -> Result<Option<String>, BadCredentials> {
-    if !crate::api::is_websocket(headers) || !headers.contains_key(SEC_WEBSOCKET_PROTOCOL) {
+    if !crate::upgrade_request::is_websocket(headers) || !headers.contains_key(SEC_WEBSOCKET_PROTOCOL) {
         return Ok(None);
     }
-    let (tokens, others): (Vec<String>, Vec<String>) =
-        crate::api::offered_protocols(headers).map(str::to_owned).partition(|name| name.starts_with(PREFIX));
+    let (tokens, others): (Vec<String>, Vec<String>) = crate::upgrade_request::offered_protocols(headers)
+        .map(str::to_owned)
+        .partition(|name| name.starts_with(PREFIX));
     let Some(first) = tokens.first() else { return Ok(None) };
     headers.remove(SEC_WEBSOCKET_PROTOCOL);
     if let Ok(rest) = HeaderValue::from_str(&others.join(", "))

@@ -200,7 +200,7 @@ async fn service_logs_response(api: &SecureApi, query: NodeQuery) -> Response {
 
 async fn first_file(api: &SecureApi, name: &str) -> Option<Body> {
     for candidate in NodeQuery::candidates(name) {
-        if let Some(body) = super::node_logs::open_log_file(api, &candidate).await {
+        if let Some(body) = super::node_log_files::open_log_file(api, &candidate).await {
             return Some(body);
         }
     }
@@ -208,7 +208,7 @@ async fn first_file(api: &SecureApi, name: &str) -> Option<Body> {
 }
 
 async fn log_file_response(api: &SecureApi, file: &str) -> Response {
-    match super::node_logs::open_log_file(api, file.trim_start_matches('/')).await {
+    match super::node_log_files::open_log_file(api, file.trim_start_matches('/')).await {
         Some(body) => text_answer(body),
         None => {
             let text = invalid("query", format!("[{file:?}]"), "no such file among the logs of the node");

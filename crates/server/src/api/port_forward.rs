@@ -7,7 +7,8 @@ use http::{HeaderMap, StatusCode};
 use super::proxy::{self, Translation};
 use super::query::Parameters;
 use super::target::RequestParams;
-use super::{Api, plain_text, websocket};
+use super::{Api, plain_text};
+use crate::upgrade_request;
 
 pub(super) async fn forward(
     State(api): Api,
@@ -46,7 +47,7 @@ fn ports(
     headers: &HeaderMap,
     parameters: &Parameters,
 ) -> Result<Vec<i32>, String> {
-    if !websocket::is_requested(headers) || translation.is_needed() {
+    if !upgrade_request::names_websocket(headers) || translation.is_needed() {
         return Ok(Vec::new());
     }
     let words: Vec<&str> = parameters.all("port").flat_map(|list| list.split(',')).collect();

@@ -35,6 +35,7 @@ use super::translate::{self, translate};
 use super::tunnel::tunnel;
 use super::{SecureApi, plain_text, spdy, websocket};
 use crate::inflight::InflightGuard;
+use crate::upgrade_request;
 
 /// The streaming server is on this machine.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -74,8 +75,8 @@ pub(super) enum Translation {
 impl Translation {
     /// For a command with these streams. Nothing is translated when the gate is off.
     pub(super) fn of_command(gate: bool, headers: &HeaderMap, streams: StreamFlags) -> Self {
-        let mut offered = websocket::offered_protocols(headers);
-        let wanted = gate && websocket::is_requested(headers);
+        let mut offered = upgrade_request::offered_protocols(headers);
+        let wanted = gate && upgrade_request::names_websocket(headers);
         match wanted && offered.any(|protocol| protocol == translate::CLIENT_PROTOCOL) {
             true => Translation::Channels(streams),
             false => Translation::Unchanged,
@@ -84,14 +85,14 @@ impl Translation {
 
     /// For forwarded ports. Nothing is translated when the gate is off.
     pub(super) fn of_ports(gate: bool, headers: &HeaderMap) -> Self {
-        if !gate || !websocket::is_requested(headers) {
+        if !gate || !upgrade_request::names_websocket(headers) {
             return Translation::Unchanged;
         }
         let inner = |name: &str| {
             let inner = name.strip_prefix(TUNNEL_PREFIX).filter(|inner| inner.ends_with(TUNNEL_SUFFIX));
             inner.map(str::to_owned)
         };
-        let inner: Vec<String> = websocket::offered_protocols(headers).filter_map(inner).collect();
+        let inner: Vec<String> = upgrade_request::offered_protocols(headers).filter_map(inner).collect();
         if inner.is_empty() { Translation::Unchanged } else { Translation::Tunnel(inner) }
     }
 
@@ -159,7 +160,7 @@ pub(super) async fn proxy_stream(
     translation: Translation,
     url: impl Future<Output = Result<String, RuntimeError>>,
 ) -> Response {
-    if !wants_upgrade(request.headers()) {
+    if !upgrade_request::wants_upgrade(request.headers()) {
         return plain_text(StatusCode::INTERNAL_SERVER_ERROR, "Upgrade request required\n");
     }
     // A handshake that can't be answered is refused before the runtime makes anything for it.
@@ -206,12 +207,6 @@ pub(super) async fn proxy_stream(
         }
     });
     answer
-}
-
-pub(super) fn wants_upgrade(headers: &HeaderMap) -> bool {
-    let words = headers.get_all(header::CONNECTION).iter().filter_map(|value| value.to_str().ok());
-    let mut words = words.flat_map(|list| list.split(','));
-    headers.contains_key(header::UPGRADE) && words.any(|word| word.trim().eq_ignore_ascii_case("upgrade"))
 }
 
 /// The runtime does not want to stream.

@@ -29,18 +29,6 @@ const CLOSE: u8 = 0x8;
 const PING: u8 = 0x9;
 const PONG: u8 = 0xa;
 
-/// Does the client want a WebSocket?
-pub(super) fn is_requested(headers: &HeaderMap) -> bool {
-    let upgrade = headers.get(header::UPGRADE).and_then(|value| value.to_str().ok());
-    upgrade.is_some_and(|value| value.eq_ignore_ascii_case("websocket"))
-}
-
-/// The protocols that a client offers, in its order.
-pub(crate) fn offered_protocols(headers: &HeaderMap) -> impl Iterator<Item = &str> {
-    let lists = headers.get_all(header::SEC_WEBSOCKET_PROTOCOL).iter().filter_map(|list| list.to_str().ok());
-    lists.flat_map(|list| list.split(',')).map(str::trim).filter(|protocol| !protocol.is_empty())
-}
-
 /// Why a request can't be answered with a WebSocket.
 #[derive(thiserror::Error, Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HandshakeError {

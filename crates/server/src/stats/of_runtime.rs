@@ -18,7 +18,7 @@ use ports::{
 use tokio::sync::Mutex;
 
 use super::StatsError;
-use super::reading::{PodFigures, PodToRead};
+use super::figures::{PodFigures, PodToRead};
 
 /// Shortest interval over which a CPU rate is computed.
 const SHORTEST_RATE: i64 = 1_000_000_000;

@@ -1,6 +1,6 @@
 //! The state of each watch: when the server last sent something on it, and its present failure.
 //!
-//! A watch that is stuck looks like a watch without changes. So each [`super::reflect`] has an entry here, which the
+//! A watch that is stuck looks like a watch without changes. So each `reflect` of [`roles`](crate::roles) has an entry here, which the
 //! debugging API, metrics and health checks read.
 
 use std::collections::BTreeMap;
@@ -8,11 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use model::report::WatchReport;
-use ports::WatchReports;
 use tokio::sync::watch;
 use tokio::time::Instant;
-
-use crate::Api;
 
 /// The entries of all watches over one connection. Cheap to clone.
 #[derive(Clone)]
@@ -118,11 +115,5 @@ impl WatchProgress {
 impl Drop for WatchProgress {
     fn drop(&mut self) {
         self.entries.entries.send_modify(|entries| drop(entries.remove(&self.id)));
-    }
-}
-
-impl WatchReports for Api {
-    fn watches(&self) -> Vec<WatchReport> {
-        self.watch_statuses().reports()
     }
 }
