@@ -32,7 +32,7 @@ pub use loaded::LoadedCertificate;
 pub(crate) use loaded::earliest_expiry;
 pub use loss::CertificateLoss;
 pub use pod_key::PodKey;
-pub use rotate::{CertificateRotator, RotationStatus};
+pub use rotate::{CertificateRotator, ReplacedCertificateObserver, RotationStatus};
 pub use store::CertificateStore;
 pub use template::{CertificatePurpose, CertificateTemplate};
 
