@@ -1,5 +1,5 @@
-//! Log queries about the node that nobody reads. A program stands in for `journalctl`: no real journal never ends. Queries of a
-//! real one are in `guest/systemd_node`.
+//! Log queries about the node that nobody reads. A program stands in for `journalctl`, because no real journal is
+//! endless. Queries of a real one are in `guest/systemd_node`.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
