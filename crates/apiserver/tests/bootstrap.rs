@@ -14,7 +14,6 @@ use apiserver::certificates::{
     RotationStatus,
 };
 use model::k8s::{Node, NodeAddress, ObjectMeta};
-use ports::WallClock;
 use real_cluster::{AGENT, Cluster, SLOW, clock};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
