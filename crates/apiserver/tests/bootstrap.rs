@@ -217,6 +217,8 @@ async fn a_serving_certificate_waits_for_addresses_and_approval_and_survives_a_c
     crashing.abort();
     let _ = crashing.await;
     let (rotator, rotation) = serving(&api, &pki, &template);
+    let (told, mut ages) = tokio::sync::mpsc::unbounded_channel();
+    let rotator = rotator.on_replaced(Box::new(move |age| told.send(age).expect("a test that listens")));
     let mut held = rotation.held();
     let cancel = CancellationToken::new();
     let running = tokio::spawn(rotator.run(cancel.clone()));
@@ -231,13 +233,18 @@ async fn a_serving_certificate_waits_for_addresses_and_approval_and_survives_a_c
         (&vec!["serving".to_owned()], &vec!["10.9.9.1".parse().expect("an address")])
     );
     assert!(pki.join("kubelet-server-current.pem").is_symlink());
+    assert!(ages.is_empty(), "the first one replaces none");
 
     // Another address, another certificate.
     template.send_replace(addresses(&["10.9.9.1", "fd00::9"]));
     assert_ne!(decide("approve", "serving").await, first_request);
     let second = another(&mut held).await;
     assert_eq!(second.addresses.len(), 2);
+    let age = ages.recv().await.expect("its age");
+    let since_first = clock().wall().since(first.not_before);
+    assert!(!age.is_zero() && age <= since_first, "{age:?} of {since_first:?}");
     cancel.cancel();
     running.await.expect("the end");
+    assert_eq!(ages.recv().await, None, "one was replaced");
     assert!(!pki.join("kubelet-server-pending.json").exists());
 }

@@ -57,6 +57,11 @@ struct Level {
 /// Returns `STALE` when a directory was moved during the walk, so that `..` no longer leads to its former parent.
 /// Callers that must see every file start again.
 pub(crate) fn walk(top: BorrowedFd<'_>, visitor: &mut impl Visitor) -> Result<(), Errno> {
+    walk_within(top, MAX_DEPTH, visitor)
+}
+
+/// Enters at most `max_depth` levels below the top.
+fn walk_within(top: BorrowedFd<'_>, max_depth: usize, visitor: &mut impl Visitor) -> Result<(), Errno> {
     let mut way = WalkPath { levels: Vec::new(), open: VecDeque::new() };
     way.enter(Dir::read_from(top)?)?;
     loop {
@@ -82,7 +87,7 @@ pub(crate) fn walk(top: BorrowedFd<'_>, visitor: &mut impl Visitor) -> Result<()
         if !visitor.entry(dir, name, entry.file_type())? {
             continue;
         }
-        if way.levels.len() > MAX_DEPTH {
+        if way.levels.len() > max_depth {
             visitor.not_entered(dir, name, Errno::NAMETOOLONG)?;
             continue;
         }
@@ -250,6 +255,47 @@ pub(crate) mod tests {
         names.seen.sort();
         names.seen.dedup();
         assert_eq!(names.seen.len(), count - depth, "and every entry is seen once");
+    }
+
+    /// Each level takes memory, so the walk ends at some depth, and its visitor learns what was left out.
+    #[test]
+    fn deeper_levels_are_not_entered_and_named() {
+        #[derive(Default)]
+        struct Levels {
+            deepest: usize,
+            left_out: Vec<(String, Errno)>,
+        }
+        impl Visitor for Levels {
+            fn entry(&mut self, _: BorrowedFd<'_>, _: &CStr, kind: FileType) -> Result<bool, Errno> {
+                Ok(kind == FileType::Directory)
+            }
+            fn not_entered(&mut self, _: BorrowedFd<'_>, name: &CStr, errno: Errno) -> Result<(), Errno> {
+                self.left_out.push((name.to_string_lossy().into_owned(), errno));
+                Ok(())
+            }
+            fn unreadable(&mut self, _: BorrowedFd<'_>, errno: Errno) -> Result<(), Errno> {
+                Err(errno)
+            }
+            fn leave(&mut self, _: BorrowedFd<'_>, depth: usize) -> Result<(), Errno> {
+                self.deepest = self.deepest.max(depth);
+                Ok(())
+            }
+        }
+        let temp = tempfile::tempdir().unwrap();
+        fs::create_dir_all(temp.path().join("a/b/c/d/e")).unwrap();
+        fs::create_dir(temp.path().join("a/b/also")).unwrap();
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let dir = rustix::fs::open(temp.path(), flags, Mode::empty()).unwrap();
+        let levels = |most: usize| {
+            let mut levels = Levels::default();
+            walk_within(dir.as_fd(), most, &mut levels).unwrap();
+            levels.left_out.sort_by(|one, other| one.0.cmp(&other.0));
+            (levels.deepest, levels.left_out)
+        };
+        let too_deep = |name: &str| (name.to_owned(), Errno::NAMETOOLONG);
+        assert_eq!(levels(2), (2, vec![too_deep("also"), too_deep("c")]));
+        assert_eq!(levels(4), (4, vec![too_deep("e")]));
+        assert_eq!(levels(5), (5, vec![]));
     }
 
     /// Twice as many directories are twice as much work, and no level stores a name.

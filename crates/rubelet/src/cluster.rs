@@ -50,7 +50,7 @@ impl Cluster {
         &self,
         slot: Arc<ServingCertificate>,
         request: &ServingRequest<'_>,
-        metrics: &AgentMetrics,
+        metrics: &Arc<AgentMetrics>,
         stop: &CancellationToken,
         essential: &EssentialTasks,
     ) -> anyhow::Result<()> {
@@ -60,6 +60,8 @@ impl Cluster {
             CertificateRotator::serving(self.api.clone(), cert_dir, None, template, Arc::new(SystemClock))
                 .context("serverTLSBootstrap")?;
         metrics.register_certificate("server", certificate_expiry(&rotation));
+        let counted = Arc::clone(metrics);
+        let rotator = rotator.on_replaced(Box::new(move |age| counted.server_certificate_replaced(age)));
         essential.spawn("serving certificate rotation", rotator.run(stop.clone()));
         let mut nodes = self.ports.node.watch(node_name);
         let name = node_name.to_owned();

@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use model::Wall;
@@ -408,6 +409,11 @@ impl AgentMetrics {
     /// How the certificate towards the cluster (`client`) or of our own port (`server`) is found at each scrape.
     pub fn register_certificate(&self, kind: &'static str, figures: CertificateFigures) {
         self.cluster.register_certificate(kind, figures);
+    }
+
+    /// The cluster's serving certificate was replaced at this age.
+    pub fn server_certificate_replaced(&self, age: Duration) {
+        self.cluster.server_certificate_replaced(age);
     }
 
     /// The decision core took one event.

@@ -31,7 +31,7 @@ pub use bootstrap::{BootstrapError, ClientIdentity, EstablishedIdentity};
 pub use loaded::LoadedCertificate;
 pub use loss::CertificateLoss;
 pub use pod_key::PodKey;
-pub use rotate::{CertificateRotator, RotationStatus};
+pub use rotate::{CertificateRotator, ReplacedCertificateObserver, RotationStatus};
 pub use store::CertificateStore;
 pub use template::{CertificatePurpose, CertificateTemplate};
 

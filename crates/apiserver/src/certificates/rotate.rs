@@ -63,6 +63,9 @@ impl RotationStatus {
     }
 }
 
+/// Called with the age of a certificate when another one replaces it.
+pub type ReplacedCertificateObserver = Box<dyn Fn(Duration) + Send + Sync>;
+
 /// The APIs that requests are sent to.
 pub(super) struct SigningApis {
     pub own: Api,
@@ -82,6 +85,7 @@ pub struct CertificateRotator {
     held: watch::Sender<Option<Arc<LoadedCertificate>>>,
     healthy: watch::Sender<bool>,
     renew_errors: Arc<AtomicU64>,
+    on_replaced: Option<ReplacedCertificateObserver>,
     /// The present certificate is only good for requesting another one.
     renew_immediately: bool,
 }
@@ -115,6 +119,7 @@ impl CertificateRotator {
             held,
             healthy,
             renew_errors,
+            on_replaced: None,
             renew_immediately: start.renew_immediately,
         };
         (rotator, rotation)
@@ -145,6 +150,10 @@ impl CertificateRotator {
             wall,
             renew_immediately: false,
         }))
+    }
+
+    pub fn on_replaced(self, observer: ReplacedCertificateObserver) -> CertificateRotator {
+        CertificateRotator { on_replaced: Some(observer), ..self }
     }
 
     pub async fn run(mut self, cancel: CancellationToken) {
@@ -282,7 +291,10 @@ impl CertificateRotator {
         {
             tracing::error!("the new client certificate can't be used: {}", error_chain(&error));
         }
-        self.held.send_replace(Some(Arc::new(held)));
+        let replaced = self.held.send_replace(Some(Arc::new(held)));
+        if let (Some(replaced), Some(observe)) = (replaced, &self.on_replaced) {
+            observe(self.wall.wall().since(replaced.not_before));
+        }
     }
 }
 

@@ -188,7 +188,9 @@ async fn a_dead_server_holds_up_no_termination_message() {
     // The agent's own disk hangs: the read is abandoned, and the message says so.
     let pods = b.temp.path().join("root/pods");
     let server = mount_dead_server(&pods);
-    let message = b.files.termination_message(&request).await;
+    let read = b.files.termination_message(&request);
+    let message =
+        tokio::time::timeout(Duration::from_secs(60), read).await.expect("a read that is left behind");
     let expect = "Error on reading termination log: reading the termination message of container c made no progress for";
     assert!(message.starts_with(expect), "{message}");
     drop(server);

@@ -107,7 +107,7 @@ pub const FIELDS: &[(&str, Support)] = &[
     ("evictionMinimumReclaim", NoEffectYet),
     ("mergeDefaultEvictionSettings", Honoured),
     ("podsPerCore", Honoured),
-    ("enableControllerAttachDetach", Honoured),
+    ("enableControllerAttachDetach", Partly("true only; false is refused in a cluster")),
     ("protectKernelDefaults", NoEffectYet),
     ("makeIPTablesUtilChains", Honoured),
     ("iptablesMasqueradeBit", Honoured),

@@ -1,5 +1,7 @@
 //! `serverTLSBootstrap`: the secure port shows a certificate that the cluster signed for the node's addresses.
 
+use std::fs;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::support::cluster::Cluster;
@@ -40,26 +42,57 @@ fn the_secure_port_shows_what_the_cluster_signed() {
     let address = format!("{}:{}", ip.expect("an address"), member.agent().port);
     assert!(handshake(cluster, &address).is_err(), "nobody has signed anything yet");
 
-    let request = wait("the node's request", SLOW, || {
-        let all = cluster.kubectl_json(&["get", "certificatesigningrequests"]);
-        let wanted = |request: &&Value| {
-            request["spec"]["signerName"] == "kubernetes.io/kubelet-serving"
-                && request["spec"]["username"] == "system:node:served"
-        };
-        let found = all["items"].as_array().into_iter().flatten().find(wanted).cloned();
-        found.ok_or("there is none")
-    });
-    cluster.approve(request["metadata"]["name"].as_str().expect("a name"));
+    let first = wait("the node's request", SLOW, || requests(cluster).pop().ok_or("there is none"));
+    cluster.approve(&first);
     wait("a handshake that the cluster vouches for", SLOW, || handshake(cluster, &address));
 
     // The next agent has it from the disk.
     member.node.agent.kill9();
     member.node.agent.restart();
     wait("the same after a restart", SLOW, || handshake(cluster, &address));
-    let requests = cluster.kubectl_json(&["get", "certificatesigningrequests"]);
+    assert_eq!(requests(cluster), [first.as_str()]);
+    assert_eq!(replaced(&member), Some(0.0), "the first one has replaced none");
+
+    // One without the node's names is replaced, and its age is counted.
+    member.node.agent.kill9();
+    another_certificate(&member.node.runtime.dir.join("pki/kubelet-server-current.pem"));
+    member.node.agent.restart();
+    let second = wait("another request", SLOW, || {
+        requests(cluster).into_iter().find(|name| *name != first).ok_or("there is none")
+    });
+    cluster.approve(&second);
+    wait("a handshake with the new one", SLOW, || handshake(cluster, &address));
+    assert_eq!(replaced(&member), Some(1.0));
+}
+
+/// The node's requests for a serving certificate.
+fn requests(cluster: &Cluster) -> Vec<String> {
+    let all = cluster.kubectl_json(&["get", "certificatesigningrequests"]);
     let mine = |request: &&Value| {
-        request["spec"]["username"] == "system:node:served"
-            && request["spec"]["signerName"] == "kubernetes.io/kubelet-serving"
+        request["spec"]["signerName"] == "kubernetes.io/kubelet-serving"
+            && request["spec"]["username"] == "system:node:served"
     };
-    assert_eq!(requests["items"].as_array().into_iter().flatten().filter(mine).count(), 1);
+    let found = all["items"].as_array().into_iter().flatten().filter(mine);
+    found.map(|request| request["metadata"]["name"].as_str().expect("a name").to_owned()).collect()
+}
+
+/// How many certificates the agent has replaced, by its metrics.
+fn replaced(member: &ClusterNode) -> Option<f64> {
+    let text = member.agent().get("/metrics").expect("metrics").text();
+    let name = "kubelet_certificate_manager_server_rotation_seconds_count ";
+    text.lines().find_map(|line| line.strip_prefix(name)?.parse().ok())
+}
+
+/// Puts a certificate that names somebody else in the place of the node's.
+fn another_certificate(pair: &Path) {
+    let (key, certificate) = (pair.with_extension("key"), pair.with_extension("crt"));
+    let made = Command::new("openssl")
+        .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"])
+        .args(["-subj", "/CN=somebody", "-days", "2", "-keyout"])
+        .args([&key, Path::new("-out"), &certificate])
+        .output()
+        .expect("run openssl");
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let text = |path: &Path| fs::read_to_string(path).expect("what openssl made");
+    fs::write(pair, text(&certificate) + &text(&key)).expect("replace the certificate");
 }

@@ -152,6 +152,9 @@ fn answers_never_come_or_make_no_sense_and_calls_are_made_twice() {
 const NETNS_IS_BUSY: &str =
     "failed to get sandbox ip: check network namespace closed: remove netns: device or resource busy";
 
+/// What a runtime may answer about a container.
+const TASK_IS_BUSY: &str = "failed to get task status: device or resource busy";
+
 /// The id of the pod's only sandbox.
 fn sandbox_of(seen: &RuntimeView, name: &str) -> String {
     let pod = seen.wait_pod(name, LONG, |pod| pod.sandboxes.len() == 1);
@@ -165,16 +168,23 @@ fn told(node: &Node, args: &[&str]) -> String {
 }
 
 #[test]
-fn a_sandbox_whose_status_is_refused_costs_its_own_pod() {
+fn a_status_that_is_refused_costs_its_own_pod() {
     let (mut node, proxy) = node_behind_proxy();
     let seen = RuntimeView::new(&node.runtime);
-    for name in ["bad", "steady"] {
+    for name in ["bad", "mute", "steady"] {
         node.agent.write_manifest(name, &runtime_view::sleeper(name));
     }
-    seen.wait_running(&["bad".into(), "steady".into()], 1, LONG);
+    seen.wait_running(&["bad".into(), "mute".into(), "steady".into()], 1, LONG);
     let (before, id) = (seen.running(), sandbox_of(&seen, "bad"));
-    let refused = Rule::new(&["PodSandboxStatus"], When::Always, Fault::RefusedWith(UNKNOWN, NETNS_IS_BUSY));
-    proxy.play(Script { seed: 1, rules: vec![refused.about(&id)] });
+    let mute = seen.wait_pod("mute", LONG, |pod| pod.containers.len() == 1).containers[0].id.to_string();
+    let refused = |methods, answer| Rule::new(methods, When::Always, Fault::RefusedWith(UNKNOWN, answer));
+    proxy.play(Script {
+        seed: 1,
+        rules: vec![
+            refused(&["PodSandboxStatus"], NETNS_IS_BUSY).about(&id),
+            refused(&["ContainerStatus"], TASK_IS_BUSY).about(&mute),
+        ],
+    });
     node.agent.restart();
 
     // Every other pod and the node go on.
@@ -192,19 +202,28 @@ fn a_sandbox_whose_status_is_refused_costs_its_own_pod() {
         if says.iter().all(|words| why.contains(words)) { Ok(why) } else { Err(why) }
     });
     assert!(why.contains("next attempt"), "{why}");
+    wait("the reason of the other", LONG, || {
+        let why = told(&node, &["why", "mute"]);
+        let says = ["does not return the status of container", "FailedSync", "determining", TASK_IS_BUSY];
+        if says.iter().all(|words| why.contains(words)) { Ok(()) } else { Err(why) }
+    });
     wait("more than one try", LONG, || match proxy.faults().get("PodSandboxStatus refused").copied() {
         Some(tries) if tries > 2 => Ok(()),
         tries => Err(format!("{tries:?}")),
     });
     let lines =
         node.agent.log().lines().filter(|line| line.contains("does not return the status of")).count();
-    assert_eq!(lines, 1, "told once:\n{}", node.agent.log_tail());
+    assert_eq!(lines, 2, "told once of each:\n{}", node.agent.log_tail());
     let kept = seen.running();
-    assert_eq!((&kept["bad"], &kept["steady"]), (&before["bad"], &before["steady"]));
+    for name in ["bad", "mute", "steady"] {
+        assert_eq!(kept[name], before[name], "{name}");
+    }
 
-    // It can be stopped and removed all the same.
-    node.agent.remove_manifest("bad");
-    seen.wait_pod("bad", LONG, |pod| pod.sandboxes.is_empty() && pod.containers.is_empty());
+    // They can be stopped and removed all the same.
+    for name in ["bad", "mute"] {
+        node.agent.remove_manifest(name);
+        seen.wait_pod(name, LONG, |pod| pod.sandboxes.is_empty() && pod.containers.is_empty());
+    }
     for name in ["steady", "next"] {
         node.agent.remove_manifest(name);
     }

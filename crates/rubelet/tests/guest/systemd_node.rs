@@ -1,6 +1,9 @@
-//! Rubelet as a unit of a booted systemd, with the systemd driver on a kernel whose cgroups are all version 2.
+//! Rubelet as a unit of a booted systemd, with the systemd driver on a kernel whose cgroups are all version 2, and
+//! with a real journal.
 
-use serde_json::json;
+use std::path::Path;
+
+use serde_json::{Value, json};
 
 use crate::support::guest::{Form, Guest, GuestNode};
 use crate::support::harness::wait;
@@ -8,13 +11,20 @@ use crate::support::pods::{
     UNTIL_TERM, container, container_id, is_running, manifest, restarts, shell_with, uid,
 };
 
+/// One boot for everything: it is slow.
 #[test]
 fn a_pod_lives_in_its_slice_and_outlives_the_unit() {
-    let node = GuestNode::start(Guest::start(Form::Uml));
+    let node = GuestNode::start_with(Guest::start(Form::Uml), |config| {
+        config["enableSystemLogQuery"] = json!(true);
+        // The port listens on the guest's loopback only. The agent warns about it, and that is a line to find.
+        config["authentication"] = json!({ "anonymous": { "enabled": true } });
+    });
     a_pod_of_a_unit(&node, 1);
+    lines_of_the_journal_have_priorities(&node);
+    a_log_query_is_answered_from_the_journal(&node);
+    a_killed_agent_is_started_again_and_its_pod_keeps_running(&node);
 }
 
-/// One boot for everything: it is slow.
 #[test]
 fn a_pod_lives_in_its_slice_on_an_emulated_machine() {
     let node = GuestNode::start(Guest::start(Form::Qemu));
@@ -72,6 +82,102 @@ fn a_pod_of_a_unit(node: &GuestNode, cpus: u64) {
     });
     let failed = node.guest.run("systemctl --failed --no-legend --plain");
     assert_eq!(failed, "", "units failed");
+}
+
+/// What the agent warns about at its start.
+const WARNING: &str = "EVERYBODY who can reach";
+
+fn lines_of_the_journal_have_priorities(node: &GuestNode) {
+    let text = node.guest.run("journalctl _SYSTEMD_UNIT=kubelet.service --output json --no-pager");
+    let lines: Vec<Value> =
+        text.lines().map(|line| serde_json::from_str(line).expect("a line of JSON")).collect();
+    let message = |line: &Value| line["MESSAGE"].as_str().expect("a text").to_owned();
+    assert!(lines.len() > 10, "{text}");
+    for line in &lines {
+        // Each begins with its severity, as klog's do.
+        let priority = match message(line).chars().next() {
+            Some('E') => "3",
+            Some('W') => "4",
+            Some('I') => "6",
+            other => panic!("{other:?} begins {line}"),
+        };
+        assert_eq!(line["PRIORITY"], priority, "{line}");
+    }
+    for (priority, words) in [("4", WARNING), ("6", "] ")] {
+        let found = lines.iter().find(|line| line["PRIORITY"] == priority && message(line).contains(words));
+        assert!(found.is_some(), "no line of priority {priority} with {words:?}: {text}");
+    }
+}
+
+/// The answer of the secure port of the node to a GET: head and body.
+fn get(node: &GuestNode, path: &str) -> (String, String) {
+    let request = format!("GET {path} HTTP/1.1\\r\\nHost: guest\\r\\nConnection: close\\r\\n\\r\\n");
+    let answer = node.guest.run(&format!(
+        "printf '{request}' | /share/openssl s_client -quiet -connect 127.0.0.1:10250 2>/dev/null"
+    ));
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("{path}: {answer:?}"));
+    (head.to_owned(), body.to_owned())
+}
+
+fn a_log_query_is_answered_from_the_journal(node: &GuestNode) {
+    node.guest.share(Path::new("/usr/bin/openssl"), "openssl");
+    let said = "journalctl --utc --no-pager --output=short-precise --unit=";
+    for (query, command) in [
+        ("query=containerd".to_owned(), format!("{said}containerd")),
+        (
+            "query=kubelet&tailLines=1&pattern=EVERYBODY".to_owned(),
+            format!("{said}kubelet | grep {WARNING:?} | tail -n 1"),
+        ),
+        (
+            "query=kubelet&boot=0&tailLines=1&pattern=Started".to_owned(),
+            format!("{said}kubelet | grep Started | tail -n 1"),
+        ),
+    ] {
+        let told = node.guest.run(&command);
+        let first = told.lines().next().unwrap_or_else(|| panic!("{command}: nothing")).to_owned();
+        let (head, body) = get(node, &format!("/logs/?{query}"));
+        assert!(head.starts_with("HTTP/1.1 200"), "{query}: {head}");
+        assert!(body.lines().any(|line| line == first), "{query}: no {first:?} in {body:?}");
+        if query.contains("tailLines=1") {
+            assert_eq!(body.matches(" guest ").count(), 1, "{query}: {body:?}");
+        }
+    }
+    let (head, body) = get(node, "/logs/?query=kubelet&sinceTime=2100-01-01T00:00:00Z");
+    assert!(head.starts_with("HTTP/1.1 200") && !body.contains(WARNING), "{head} {body:?}");
+}
+
+fn a_killed_agent_is_started_again_and_its_pod_keeps_running(node: &GuestNode) {
+    let spec =
+        json!({ "terminationGracePeriodSeconds": 2, "containers": [shell_with("c", UNTIL_TERM, json!({}))] });
+    node.write_manifest("kept", &manifest("kept", spec));
+    let pod = node.wait_pod("kept", is_running);
+    let scope = format!("cri-containerd-{}.scope", container_id(&pod, "c"));
+    let processes = || {
+        node.guest.run(&format!(
+            "cat /sys/fs/cgroup$(systemctl show --property ControlGroup --value {scope})/cgroup.procs"
+        ))
+    };
+    let before = processes();
+    assert!(!before.trim().is_empty(), "no process in {scope}");
+    let main = || node.guest.run("systemctl show --property MainPID --value kubelet").trim().to_owned();
+    let killed = main();
+    node.guest.run(&format!("kill -KILL {killed}"));
+    wait("systemd to start the agent again", node.patience(), || {
+        let state = node.unit("kubelet", "ActiveState,NRestarts,SubState");
+        match state[..] == ["ActiveState=active", "NRestarts=1", "SubState=running"] && main() != killed {
+            true => Ok(()),
+            false => Err(state.join(" ")),
+        }
+    });
+    let found = node.wait_pod("kept", is_running);
+    assert_eq!(container_id(&found, "c"), container_id(&pod, "c"));
+    assert_eq!(container(&found, "c")["state"], container(&pod, "c")["state"]);
+    assert_eq!((restarts(&found, "c"), processes()), (0, before));
+    node.remove_manifest("kept");
+    wait("the pod to go", node.patience(), || {
+        let left = node.guest.run("ls -d /var/lib/kubelet/pods/* /var/log/pods/* 2>/dev/null | cat");
+        if left.trim().is_empty() { Ok(()) } else { Err(left) }
+    });
 }
 
 /// How the kernel's version 2 counts what Kubernetes calls shares.

@@ -1,5 +1,5 @@
-//! Log queries about the node. A program stands in for `journalctl`: not every machine has a journal, and none that
-//! never ends.
+//! Log queries about the node that nobody reads. A program stands in for `journalctl`, because no real journal is
+//! endless. Queries of a real one are in `guest/systemd_node`.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

@@ -12,6 +12,20 @@ use tokio::time::Instant;
 
 use super::{NO_LABELS, Registrar};
 
+/// From a minute to four years.
+const CERTIFICATE_AGES: [f64; 10] = [
+    60.0,
+    3_600.0,
+    14_400.0,
+    86_400.0,
+    604_800.0,
+    2_592_000.0,
+    7_776_000.0,
+    15_552_000.0,
+    31_104_000.0,
+    124_416_000.0,
+];
+
 /// When a certificate ends (`None`: there is none), and how often it could not be renewed.
 pub type CertificateFigures = Arc<dyn Fn() -> (Option<Wall>, u64) + Send + Sync>;
 
@@ -21,6 +35,7 @@ pub(crate) struct ClusterMetrics {
     request_size: HistogramVec,
     response_size: HistogramVec,
     status_sync: HistogramVec,
+    server_certificate_age: HistogramVec,
     startup: watch::Sender<Startup>,
     /// By `client` or `server`.
     certificates: ArcSwap<Vec<(&'static str, CertificateFigures)>>,
@@ -74,6 +89,12 @@ impl ClusterMetrics {
                 &NO_LABELS,
                 sync,
             ),
+            server_certificate_age: add.histograms(
+                "kubelet_certificate_manager_server_rotation_seconds",
+                "Age of serving certificates of the cluster when another one replaced them.",
+                &NO_LABELS,
+                CERTIFICATE_AGES.into(),
+            ),
             startup: watch::Sender::new(Startup::default()),
             certificates: ArcSwap::default(),
         }
@@ -114,7 +135,15 @@ impl ClusterMetrics {
         });
     }
 
+    pub fn server_certificate_replaced(&self, age: Duration) {
+        self.server_certificate_age.with_label_values(&NO_LABELS).observe(age.as_secs_f64());
+    }
+
     pub fn register_certificate(&self, kind: &'static str, figures: CertificateFigures) {
+        if kind == "server" {
+            // Served from the start, with nothing counted yet.
+            self.server_certificate_age.with_label_values(&NO_LABELS);
+        }
         self.certificates.rcu(|known| {
             let mut known = Vec::clone(known);
             known.push((kind, figures.clone()));
@@ -251,6 +280,37 @@ mod tests {
         ] {
             assert!(told(&metrics).contains(line), "{line} in\n{}", told(&metrics));
         }
+    }
+
+    #[test]
+    fn ages_of_replaced_serving_certificates_are_counted() {
+        let registry = Registry::new();
+        let metrics = ClusterMetrics::new(&registry);
+        let name = "kubelet_certificate_manager_server_rotation_seconds";
+        metrics.register_certificate("client", Arc::new(|| (None, 0)));
+        assert!(!shown(&registry).contains(name), "the cluster signs no serving certificate");
+        metrics.register_certificate("server", Arc::new(|| (None, 0)));
+        assert!(shown(&registry).contains(&format!("{name}_count 0\n")), "{}", shown(&registry));
+        metrics.server_certificate_replaced(Duration::from_secs(3600));
+        metrics.server_certificate_replaced(Duration::from_secs(200_000_000));
+        let text = shown(&registry);
+        let buckets = [
+            ("60", 0),
+            ("3600", 1),
+            ("14400", 1),
+            ("86400", 1),
+            ("604800", 1),
+            ("2592000", 1),
+            ("7776000", 1),
+            ("15552000", 1),
+            ("31104000", 1),
+            ("124416000", 1),
+            ("+Inf", 2),
+        ];
+        let expect: Vec<_> =
+            buckets.iter().map(|(le, count)| format!("{name}_bucket{{le=\"{le}\"}} {count}")).collect();
+        let found: Vec<_> = text.lines().filter(|line| line.starts_with(&format!("{name}_bucket"))).collect();
+        assert_eq!(found, expect);
     }
 
     #[test]

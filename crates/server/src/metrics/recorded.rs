@@ -90,6 +90,7 @@ fn lived() -> Arc<AgentMetrics> {
     status(json!({ "phase": "Running", "containerStatuses": ended }), None);
     status(json!({ "phase": "Failed" }), Some("OutOfcpu"));
     metrics.status_synced(Duration::ZERO);
+    metrics.server_certificate_replaced(Duration::ZERO);
     let took = Duration::ZERO;
     let request = ApiRequest {
         host: "h",

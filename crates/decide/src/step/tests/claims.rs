@@ -301,3 +301,26 @@ fn a_claim_made_for_a_pod_belongs_to_it() {
         "
     ));
 }
+
+/// One Event for each of the two maps of a device.
+#[test]
+fn a_device_has_events_when_it_is_mapped() {
+    check(
+        "
+        show events
+        pod a = c: {volumeDevices: [{name: v, devicePath: /dev/x}]}; spec: {volumes: [{name: v, persistentVolumeClaim: {claimName: x}}]}
+        up
+        api a => ask claim x | look img-c:1
+        looked img-c:1: yes
+        claim x: bound p => ask pv p
+        pv p: of x {volumeMode: Block, local: {path: /dev/sdx}} => run a: dirs + cgroup > volume v > sandbox#0
+        fail a: sandbox#0 = no
+        => N a SuccessfulMountVolume: MapVolume.MapPodDevice succeeded for volume \"p\" globalMapPath \"/var/lib/kubelet/plugins/kubernetes.io~local-volume/volumeDevices/p\"
+        => N a SuccessfulMountVolume: MapVolume.MapPodDevice succeeded for volume \"p\" volumeMapPath \"/var/lib/kubelet/pods/a/volumeDevices/kubernetes.io~local-volume\"
+        => W a FailedCreatePodSandBox: Failed to create pod sandbox: no | read a
+        read a:
+        due pod a => run a: dirs + cgroup > sandbox#0
+        done a => read a
+        ",
+    );
+}

@@ -489,6 +489,36 @@ fn a_resize_that_nobody_applies_does_not_look_done() {
     assert_eq!(told(&script), ((allocated, whole, None), 100, 100));
 }
 
+/// The Event names the features that a node must declare for such a resize; this one declares neither.
+#[test]
+fn a_resize_that_needs_features_names_those_that_are_missing() {
+    let text = |generation: u32, cpu: &str| {
+        format!(
+            "pod a = meta: {{generation: {generation}}}; init i; run c; \
+             i: {{resources: {{requests: {{cpu: {cpu}}}}}}}; spec: {{resources: {{requests: {{cpu: {cpu}}}}}}}"
+        )
+    };
+    let missing = |declares: bool| {
+        let mut config = cluster();
+        config.features.insert("NodeDeclaredFeatures".into(), declares);
+        let begin = format!("{}\nstarted\nready\nnode n1\nshow events\napi a", text(1, "100m"));
+        let mut script = check_on(config, &begin);
+        script.line(&text(2, "300m"));
+        let mut told = || {
+            let mut effects = script.line("api a");
+            effects.retain(|effect| effect.contains("FailedNodeDeclaredFeaturesCheck"));
+            effects
+        };
+        let first = told();
+        assert_eq!(told(), [""; 0], "told once");
+        first
+    };
+    let expect = "W a FailedNodeDeclaredFeaturesCheck: Pod requires node features that are not available: \
+                  InPlacePodLevelResourcesVerticalScaling, InPlacePodVerticalScalingInitContainers";
+    assert_eq!(missing(true), [expect]);
+    assert_eq!(missing(false), [""; 0]);
+}
+
 #[test]
 fn a_last_status_that_cannot_be_told_keeps_no_mirror() {
     let mut script = mirrored();
