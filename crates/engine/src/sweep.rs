@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use decide::Sweep;
 use decide::csi::{VolumeRequestFrom, VolumeRequestId};
-use decide::event::{Event, PodArtifacts};
+use decide::event::{CgroupFailure, Event, PodArtifacts};
 use futures::{FutureExt, StreamExt};
 use model::PodUid;
 use model::cgroup::{CgroupName, CgroupSpec};
 use model::node::NodeConfig;
 use model::pod::QosClass;
-use ports::Disposition;
+use ports::{CgroupError, Disposition};
 use tokio::sync::watch;
 
 use crate::context::EngineContext;
@@ -29,17 +29,34 @@ pub(crate) async fn apply_node_cgroups(ctx: EngineContext, mut wanted: watch::Re
 }
 
 async fn ensure_cgroups(ctx: &EngineContext, specs: Vec<CgroupSpec>) {
-    let mut failed = false;
+    let mut failures = Vec::new();
     for spec in specs {
         if let Err(error) = ctx.ports.cgroups.ensure(&spec).await {
-            let cause = std::error::Error::source(&error).map(|c| format!(": {c}")).unwrap_or_default();
-            tracing::error!("writing a cgroup above pods: {error}{cause}");
-            failed = true;
+            let message = with_cause(&error);
+            tracing::error!("writing a cgroup above pods: {message}");
+            failures.push(CgroupFailure { name: spec.name, message });
         }
     }
-    if failed {
-        ctx.outbox.send(Event::NodeCgroupsFailed);
+    ctx.outbox.send(Event::NodeCgroupsWritten { failures });
+}
+
+fn with_cause(error: &CgroupError) -> String {
+    let cause = std::error::Error::source(error).map(|cause| format!(": {cause}")).unwrap_or_default();
+    format!("{error}{cause}")
+}
+
+/// Writes into cgroups that others made, one after the other up to the first failure.
+pub(crate) async fn update_reserved_cgroups(ctx: EngineContext, specs: Vec<CgroupSpec>) {
+    let mut results = Vec::new();
+    for spec in specs {
+        let result = ctx.ports.cgroups.update(&spec).await;
+        let failed = result.is_err();
+        results.push(result.map_err(|error| with_cause(&error)));
+        if failed {
+            break;
+        }
     }
+    ctx.outbox.send(Event::ReservedCgroupsWritten { results });
 }
 
 /// Reads again what could not be read when the agent started.

@@ -142,7 +142,13 @@ async fn serve(flags: &Flags, loaded: LoadedConfig, log: LogHandle) -> anyhow::R
         signal = wait_for_signal() => signal,
         loss = lost => Err(loss.into()),
         // If the engine ends, the process must end: otherwise it would keep its ports open without managing pods.
-        end = &mut engine => return Err(engine_end(end)),
+        end = &mut engine => {
+            if let Ok(Err(EngineError::Unguarded(_))) = &end {
+                // Its Event is on its way.
+                tokio::time::sleep(FINAL_EVENT_WAIT).await;
+            }
+            return Err(engine_end(end));
+        }
         Some(death) = deaths.recv() => return Err(fatal_error(death)),
         address = wait_first_closed(&mut open) => return Err(fatal_error(format!("the server on {address} ended"))),
     };
@@ -173,6 +179,9 @@ async fn record_setup_failure(events: &dyn EventSink, node_name: &str, error: &a
 fn engine_end(end: Result<Result<(), EngineError>, JoinError>) -> anyhow::Error {
     match end {
         Ok(Ok(())) => fatal_error("the engine ended unexpectedly".into()),
+        Ok(Err(EngineError::Unguarded(reason))) => {
+            fatal_error(format!("Failed to start ContainerManager: {reason}"))
+        }
         Ok(Err(end)) => fatal_error(format!("the engine ended: {end}")),
         Err(error) => fatal_error(format!("the engine ended: {error}")),
     }

@@ -43,6 +43,7 @@ use server::{
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+mod guard;
 mod node;
 
 pub use node::node_setup;
@@ -112,6 +113,7 @@ pub fn node_config(
             _ => CgroupDriver::Cgroupfs,
         },
         cgroup_root: config.cgroup_root.split('/').filter(|p| !p.is_empty()).map(str::to_owned).collect(),
+        allocatable: guard::allocatable_config(config, gates, facts)?,
         cpu_cfs_quota: config.cpu_cfs_quota,
         cpu_cfs_quota_period: config.cpu_cfs_quota_period.to_std(),
         pod_pids_limit: config.pod_pids_limit,

@@ -172,6 +172,22 @@ impl Cgroups for HostCgroups {
         .await
     }
 
+    async fn update(&self, spec: &CgroupSpec) -> Result<(), CgroupError> {
+        let path = self.path_to_change(&spec.name)?;
+        let shown =
+            format!("[{}]", spec.name.0.iter().map(|part| format!("{part:?}")).collect::<Vec<_>>().join(" "));
+        self.with_layout(&path, move |layout, below| check_exists(layout, below, shown)).await?;
+        if let Driver::Systemd(units) = &*self.driver.load_full() {
+            self.ensure_slice(units.as_ref(), &spec.name, &path, &spec.values).await?;
+        }
+        let values = spec.values.clone();
+        self.with_layout(&path, move |layout, below| match layout {
+            CgroupLayout::V1(hierarchies) => v1::update(hierarchies, below, &values),
+            CgroupLayout::V2 { root } => v2::update(root, below, &values),
+        })
+        .await
+    }
+
     async fn exists(&self, name: &CgroupName) -> Result<bool, CgroupError> {
         let path = self.to_path(name)?;
         self.with_layout(&path, exists).await
@@ -209,6 +225,22 @@ fn exists(layout: &CgroupLayout, below: &str) -> Result<bool, CgroupError> {
     match layout {
         CgroupLayout::V1(hierarchies) => Ok(v1::exists(hierarchies, below)),
         CgroupLayout::V2 { root } => v2::exists(root, below),
+    }
+}
+
+/// `shown`: the name as the error has it.
+fn check_exists(layout: &CgroupLayout, below: &str, shown: String) -> Result<(), CgroupError> {
+    let (what, missing) = match layout {
+        CgroupLayout::V1(_) => {
+            let paths = layout.missing(below);
+            ("paths", paths.iter().map(|path| path.display().to_string()).collect())
+        }
+        CgroupLayout::V2 { root } => ("controllers", v2::missing(root, below)?),
+    };
+    let is_there = missing.is_empty() && layout.directories(below).iter().any(|path| path.is_dir());
+    match is_there {
+        true => Ok(()),
+        false => Err(CgroupError::Missing { path: shown, what: format!("{what}: {}", missing.join(", ")) }),
     }
 }
 

@@ -63,6 +63,7 @@ const EFFECTIVE: &[&str] = &[
     "PodReadyToStartContainersCondition",
     "PodsAPI",
     "PreventStaticPodAPIReferences",
+    "QOSReserved",
     "ReduceDefaultCrashLoopBackOffDecay",
     "ReloadKubeletClientCAFile",
     "ReloadKubeletServerCertificateFile",

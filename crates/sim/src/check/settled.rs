@@ -99,7 +99,7 @@ pub fn nothing_left(world: &World, uid: &PodUid) -> Option<String> {
         return Some(format!("log directory {dir} is left"));
     }
     let part = format!("pod{uid}");
-    if world.cgroups.iter().any(|name| name.0.last() == Some(&part)) {
+    if world.cgroups.keys().any(|name| name.0.last() == Some(&part)) {
         return Some("its cgroup is left".into());
     }
     None
