@@ -180,6 +180,10 @@ pub enum Event {
     ReservedCgroupsWritten {
         results: Vec<Result<(), String>>,
     },
+    /// A cgroup directly below one of the cgroups above pods is gone.
+    CgroupRemoved {
+        name: CgroupName,
+    },
     /// Directories and cgroups of pods that exist on the node.
     PodArtifactsListed(PodArtifacts),
     /// A sweep ended, with what it could not remove.
@@ -283,6 +287,7 @@ impl Event {
             Event::UserIdsRead { .. } => "user_ids_read",
             Event::NodeCgroupsWritten { .. } => "node_cgroups_written",
             Event::ReservedCgroupsWritten { .. } => "reserved_cgroups_written",
+            Event::CgroupRemoved { .. } => "cgroup_removed",
             Event::PodArtifactsListed(_) => "pod_artifacts_listed",
             Event::SweepEnded { .. } => "sweep_ended",
             Event::FactsChanged(_) => "facts_changed",

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use decide::Sweep;
 use decide::csi::{VolumeRequestFrom, VolumeRequestId};
 use decide::event::{CgroupFailure, Event, PodArtifacts};
+use futures::stream::BoxStream;
 use futures::{FutureExt, StreamExt};
 use model::PodUid;
 use model::cgroup::{CgroupName, CgroupSpec};
@@ -21,10 +22,41 @@ const REMOVALS_AT_ONCE: usize = 16;
 
 /// Writes the cgroups above pods, one set at a time and always the newest: two concurrent writers could leave the older
 /// numbers.
+///
+/// Once they are there, it is also reported when a cgroup below them is removed.
 pub(crate) async fn apply_node_cgroups(ctx: EngineContext, mut wanted: watch::Receiver<Vec<CgroupSpec>>) {
-    while wanted.changed().await.is_ok() {
-        let newest = wanted.borrow_and_update().clone();
-        ensure_cgroups(&ctx, newest).await;
+    let mut removals: Option<BoxStream<'static, CgroupName>> = None;
+    loop {
+        tokio::select! {
+            changed = wanted.changed() => {
+                if changed.is_err() {
+                    return;
+                }
+                let newest = wanted.borrow_and_update().clone();
+                let names = newest.iter().map(|spec| spec.name.clone()).collect();
+                ensure_cgroups(&ctx, newest).await;
+                removals.get_or_insert_with(|| ctx.ports.cgroups.removals(names));
+            }
+            removed = next_removal(&mut removals) => match removed {
+                Some(name) => report_removal(&ctx, name).await,
+                // The next write begins anew.
+                None => removals = None,
+            },
+        }
+    }
+}
+
+async fn next_removal(removals: &mut Option<BoxStream<'static, CgroupName>>) -> Option<CgroupName> {
+    match removals {
+        Some(removals) => removals.next().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// A cgroup that was made again meanwhile is not gone.
+async fn report_removal(ctx: &EngineContext, name: CgroupName) {
+    if !ctx.ports.cgroups.exists(&name).await.unwrap_or(true) {
+        ctx.outbox.send(Event::CgroupRemoved { name });
     }
 }
 

@@ -1,6 +1,7 @@
 //! Control groups, whatever their version and driver.
 
 use async_trait::async_trait;
+use futures::stream::BoxStream;
 use model::cgroup::{CgroupDriver, CgroupName, CgroupSpec};
 
 use crate::Disposition;
@@ -48,6 +49,9 @@ pub trait Cgroups: Send + Sync {
     /// Writes the values into a cgroup that somebody else made. An error if it does not exist.
     async fn update(&self, spec: &CgroupSpec) -> Result<(), CgroupError>;
     async fn exists(&self, name: &CgroupName) -> Result<bool, CgroupError>;
+    /// The cgroups that are removed from directly below these from now on, whoever removes them, as long as the kernel
+    /// tells of it. A name may come more than once.
+    fn removals(&self, above: Vec<CgroupName>) -> BoxStream<'static, CgroupName>;
     /// Kills what is left in it, then removes it and its children. Absent is success.
     async fn destroy(&self, name: &CgroupName) -> Result<(), CgroupError>;
     /// Names of the children directly below `name`, in the model's spelling.

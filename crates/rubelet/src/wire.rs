@@ -51,6 +51,7 @@ pub use node::node_setup;
 use crate::commands;
 use crate::config::{FeatureGates, KubeletConfiguration, Stage};
 use crate::flags::{Flags, KUBERNETES_VERSION, RUBELET_VERSION};
+use crate::placement::ProcessPlacement;
 
 /// Where upstream keeps the links that log collectors follow. Not configurable there either.
 const CONTAINER_LINKS_DIR: &str = "/var/log/containers";
@@ -328,6 +329,12 @@ pub fn ports(
         tracing: tracing.clone(),
         cluster: None,
     })
+}
+
+/// Where the agent's own processes and those of the system are to be.
+pub fn placement(config: &KubeletConfiguration) -> anyhow::Result<ProcessPlacement> {
+    let layout = host::cgroup::detect(Path::new(CGROUP_MOUNT)).context("finding the cgroup hierarchy")?;
+    ProcessPlacement::new(config, &layout)
 }
 
 /// The agent makes cgroups below its root, and never the root itself: whoever runs the machine decides where it is.

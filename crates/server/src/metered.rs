@@ -227,6 +227,9 @@ impl Cgroups for MeteredCgroups {
     async fn exists(&self, name: &CgroupName) -> Result<bool, CgroupError> {
         self.inner.exists(name).await
     }
+    fn removals(&self, above: Vec<CgroupName>) -> BoxStream<'static, CgroupName> {
+        self.inner.removals(above)
+    }
     async fn destroy(&self, name: &CgroupName) -> Result<(), CgroupError> {
         let begun = Instant::now();
         let result = self.inner.destroy(name).await;

@@ -123,6 +123,7 @@ pub fn step(state: &mut NodeState, now: Now, event: Event) -> Vec<Effect> {
         Event::ReservedCgroupsWritten { results } => {
             node_cgroups::reservations_written(state, &mut cx, results);
         }
+        Event::CgroupRemoved { name } => node_cgroups::removed(state, &mut cx, &name),
         Event::PodArtifactsListed(seen) => sweep::leftovers(state, &mut cx, seen),
         Event::SweepEnded { problems } => sweep::swept(state, &mut cx, problems),
         Event::Evict { uid, reason, message, grace_secs } => {

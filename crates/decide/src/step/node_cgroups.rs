@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use model::ApiEvent;
+use model::cgroup::CgroupName;
 use model::node::HostFacts;
+use model::{ApiEvent, PodUid};
 
 use super::Context;
-use crate::cgroups::kubepods;
+use crate::cgroups::{kubepods, pod_cgroup};
 use crate::effect::{Effect, LogLevel, TimerKey};
 use crate::event::CgroupFailure;
 use crate::node_cgroups::{node_cgroup_specs, quoted, reservations};
@@ -96,6 +97,25 @@ pub(super) fn facts_changed(state: &mut NodeState, facts: &HostFacts) {
     };
     if seen(&state.facts) != seen(facts) {
         state.node_cgroups.written = None;
+    }
+}
+
+/// A cgroup is gone that the agent did not remove itself, or that it removed with its pod. A pod that was prepared and
+/// is to run has lost its limits.
+pub(super) fn removed(state: &mut NodeState, cx: &mut Context, name: &CgroupName) {
+    let Some(uid) = name.0.last().and_then(|part| part.strip_prefix("pod")).map(PodUid::from) else {
+        // A cgroup of a class: it is made again, with its values.
+        state.node_cgroups.written = None;
+        return;
+    };
+    let config = state.config.clone();
+    let Some(entry) = state.pods.get_mut(&uid) else { return };
+    let expected = pod_cgroup(&config, entry.view());
+    if entry.lifecycle().may_start() && entry.ledger.prerequisites_ready && expected.as_ref() == Some(name) {
+        entry.ledger.cgroup_lost = true;
+        entry.ledger.prerequisites_ready = false;
+        cx.log(LogLevel::Warn, Some(&uid), "somebody removed the pod's cgroup");
+        cx.touch(&uid);
     }
 }
 

@@ -10,6 +10,8 @@
 //! - `settings`: from numbers to files (pure)
 //! - `v1`, `v2`: making, testing for and filling a cgroup of that version
 //! - `systemd`: the same through slices
+//! - `removals`: which cgroups somebody removed
+//! - `placement`: moving processes that are no pods
 //! - `clear`: killing what runs in a cgroup and removing it
 //!
 //! Files are accessed in tokio's blocking pool only, because an access may wait long for a kernel lock.
@@ -17,6 +19,8 @@
 mod clear;
 mod file;
 mod layout;
+mod placement;
+mod removals;
 mod settings;
 mod systemd;
 mod v1;
@@ -33,10 +37,13 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
+use futures::StreamExt;
+use futures::stream::BoxStream;
 use model::cgroup::{CgroupDriver, CgroupName, CgroupSpec, CgroupValues};
 use ports::{CgroupError, Cgroups};
 
 pub use layout::{CgroupLayout, Hierarchy, detect, detect_in};
+pub use placement::ProcessCgroup;
 
 use systemd::{Slice, SystemdBus, SystemdUnits};
 
@@ -191,6 +198,24 @@ impl Cgroups for HostCgroups {
     async fn exists(&self, name: &CgroupName) -> Result<bool, CgroupError> {
         let path = self.to_path(name)?;
         self.with_layout(&path, exists).await
+    }
+
+    fn removals(&self, above: Vec<CgroupName>) -> BoxStream<'static, CgroupName> {
+        let driver = self.driver.load().kind();
+        let directories = above.iter().enumerate().flat_map(|(index, name)| {
+            let paths = self.layout.required_directories(&name.to_path(driver));
+            paths.into_iter().map(move |path| (path, index))
+        });
+        let removed = removals::removals(directories.collect());
+        let named = removed.filter_map(move |(index, entry)| {
+            let parent = &above[index];
+            let child = match driver {
+                CgroupDriver::Cgroupfs => Some(entry),
+                CgroupDriver::Systemd => Slice::child(parent, &entry),
+            };
+            std::future::ready(child.map(|child| parent.child(child)))
+        });
+        named.boxed()
     }
 
     async fn destroy(&self, name: &CgroupName) -> Result<(), CgroupError> {

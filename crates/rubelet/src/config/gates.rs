@@ -49,6 +49,7 @@ const EFFECTIVE: &[&str] = &[
     "ImageVolumeWithDigest",
     "KubeletCrashLoopBackOffMax",
     "KubeletEnsureSecretPulledImages",
+    "KubeletInUserNamespace",
     "KubeletRegistrationGetOnExistsOnly",
     "KubeletServiceAccountTokenForCredentialProviders",
     "LocalStorageCapacityIsolationFSQuotaMonitoring",

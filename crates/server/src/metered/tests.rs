@@ -268,6 +268,9 @@ impl Cgroups for Trees {
     async fn exists(&self, name: &CgroupName) -> Result<bool, CgroupError> {
         Ok(self.0.borrow().contains(name))
     }
+    fn removals(&self, _: Vec<CgroupName>) -> BoxStream<'static, CgroupName> {
+        Box::pin(futures::stream::pending())
+    }
     async fn destroy(&self, _: &CgroupName) -> Result<(), CgroupError> {
         Ok(())
     }

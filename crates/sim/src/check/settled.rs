@@ -46,7 +46,9 @@ pub fn unsettled<'a>(
             return Some(format!("pod {uid}: {problem} (the agent says: {why:?})"));
         }
     }
-    large_log(world, state).or_else(|| mirrors(state, sources))
+    large_log(world, state)
+        .or_else(|| super::cgroups::wrong_class_values(world, state))
+        .or_else(|| mirrors(state, sources))
 }
 
 /// How late a full log may be noticed: the longest pause between two measurements, and slow calls.

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures::stream::BoxStream;
 use model::cgroup::{CgroupDriver, CgroupName, CgroupSpec};
 use model::credentials::{CredentialPlugin, DockerConfigFile};
 use model::cri::IdMapping;
@@ -173,6 +174,10 @@ impl Cgroups for SimCgroups {
 
     async fn exists(&self, name: &CgroupName) -> Result<bool, CgroupError> {
         Ok(self.0.host.lock().await.world.cgroups.contains_key(name))
+    }
+
+    fn removals(&self, _: Vec<CgroupName>) -> BoxStream<'static, CgroupName> {
+        Box::pin(futures::stream::pending())
     }
 
     async fn destroy(&self, name: &CgroupName) -> Result<(), CgroupError> {
