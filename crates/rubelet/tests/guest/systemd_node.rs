@@ -53,6 +53,8 @@ fn a_pod_of_a_unit(node: &GuestNode, cpus: u64) {
     assert_eq!(allowed.trim(), node.guest.run(pids).trim());
     let reserved = node.guest.run("cat /sys/fs/cgroup/system.slice/cpu.weight");
     assert_eq!(reserved.trim(), weight(1024 * RESERVED_MILLI_CPU / 1000));
+    let kernel = node.guest.run("cd /proc/sys && cat vm/overcommit_memory kernel/panic kernel/panic_on_oops");
+    assert_eq!(kernel.split_whitespace().collect::<Vec<_>>(), ["1", "10", "1"]);
     // systemd knows of these values, so it does not take them back at its next `daemon-reload`.
     node.guest.run("systemctl daemon-reload");
     assert_eq!(cgroup_files(node, &dir), ["70000 100000", &weight(512), "67108864"]);
