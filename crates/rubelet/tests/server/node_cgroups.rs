@@ -185,13 +185,26 @@ fn what_can_not_be_kept_ends_the_agent() {
     refused(&["--exit-on-lock-contention"], "cannot exit on lock file contention: no lock file specified");
 }
 
+/// An agent with a lock, a cgroup of its own and a score, until somebody else wants the lock.
 #[test]
-fn an_agent_makes_room_for_the_next_one() {
+fn an_agent_keeps_its_place_and_makes_room_for_the_next_one() {
     let runtime = Runtime::start();
+    let place = format!("{}/agent", runtime.cgroup_root);
     let file = runtime.dir.join("agent.lock");
     let flag = format!("--lock-file={}", file.display());
-    let mut agent = Agent::start_with_flags(&runtime, &[&flag, "--exit-on-lock-contention"], |_| {});
+    let mut agent = Agent::start_with_flags(&runtime, &[&flag, "--exit-on-lock-contention"], |config| {
+        config["kubeletCgroups"] = json!(place);
+        config["oomScoreAdj"] = json!(-500);
+    });
+    let own = |name: &str| fs::read_to_string(format!("/proc/{}/{name}", agent.pid().expect("a process")));
+    wait("the agent to be in its cgroup", SLOW, || {
+        let cgroups = own("cgroup").map_err(|error| error.to_string())?;
+        let inside = cgroups.lines().filter(|line| line.ends_with(&format!(":{place}"))).count();
+        if inside > 0 { Ok(()) } else { Err(cgroups) }
+    });
+    assert_eq!(own("oom_score_adj").expect("a score").trim(), "-500");
     fs::File::open(&file).expect("open the lock file");
     assert!(agent.wait_ended().success(), "{}", agent.log_tail());
     assert!(agent.log().contains("another process wants the lock file"));
+    cgroups_below(&place).iter().for_each(|dir| fs::remove_dir(dir).expect("nobody is in the cgroup"));
 }

@@ -9,6 +9,7 @@ use model::node::{CapacityRules, HostFacts, NodeConfig, NodeObjectConfig};
 use super::check;
 use super::script::Script;
 use crate::Event;
+use crate::effect::TimerKey;
 use crate::event::CgroupFailure;
 
 fn name(path: &str) -> CgroupName {
@@ -50,10 +51,10 @@ fn limits_that_are_refused_are_tried_each_minute() {
     assert_eq!(run.event(written(&["kubepods"])), [failed, "timer node-cgroups @60s"]);
     assert_eq!(run.event(written(&["kubepods"])), ["timer node-cgroups @60s"], "not said again");
     run.line("+60s");
-    assert_eq!(run.line("due node-cgroups @60s"), ["cgroups burstable=2"]);
+    assert_eq!(run.event(Event::Timer(TimerKey::NodeCgroups)), ["cgroups burstable=2"]);
     assert_eq!(run.event(written(&["kubepods"])), [failed, "timer node-cgroups @120s"]);
     run.line("+60s");
-    run.line("due node-cgroups @120s");
+    run.event(Event::Timer(TimerKey::NodeCgroups));
     assert_eq!(run.event(written(&[])), [ENFORCED]);
     // The cgroup of a class is not what the Event is about, and is written sooner.
     assert_eq!(run.event(written(&["kubepods/burstable"])), ["timer node-cgroups @130s"]);
@@ -75,6 +76,8 @@ fn memory_counts_where_it_is_reserved() {
     let check = |percent, expect: &[&str]| {
         let allocatable = AllocatableConfig { reserved_memory_percent: percent, ..Default::default() };
         let mut run = up(NodeConfig { allocatable, ..NodeConfig::default() });
+        let facts = HostFacts { cpus: 4, memory_bytes: 1 << 40, ..HostFacts::default() };
+        run.event(Event::FactsChanged(Arc::new(facts)));
         run.line("pod a = c: {resources: {requests: {memory: 64Mi}}}");
         let effects = run.line("file a");
         let seen: Vec<&String> = effects.iter().filter(|effect| effect.starts_with("cgroups")).collect();
@@ -140,7 +143,6 @@ fn a_pod_whose_cgroup_is_gone_starts_again() {
         ready
         read all:
         file a                              => run a: dirs + cgroup > sandbox#0 | look img-c:1
-        image img-c:1
         ",
     );
     let gone = |path: &str| Event::CgroupRemoved { name: name(path) };
