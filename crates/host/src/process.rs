@@ -194,11 +194,13 @@ mod tests {
     async fn another_who_wants_the_lock_is_noticed() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("rubelet.lock");
-        let _held = FileLock::acquire(&path).unwrap();
+        let held = FileLock::acquire(&path).unwrap();
         let mut waiting = Box::pin(wait_for_contention(&path));
         assert!(futures::poll!(&mut waiting).is_pending());
         assert!(FileLock::try_acquire(&path).unwrap().is_none());
         waiting.await.unwrap();
+        // The kernel reports the removal of a file once nobody has it open any more.
+        drop(held);
         let removed = Box::pin(wait_for_contention(&path));
         let remove = async {
             tokio::task::yield_now().await;

@@ -316,7 +316,7 @@ mod tests {
     #[test]
     fn the_user_hears_of_gates_that_do_nothing() {
         let set = given(&[
-            ("QOSReserved", true),
+            ("CPUManagerPolicyAlphaOptions", true),
             ("NodeSwap", true),
             ("LoggingAlphaOptions", true),
             ("AllAlpha", false),
@@ -326,7 +326,7 @@ mod tests {
             remarks,
             [
                 "feature gate NodeSwap is generally available and will go away in a later release",
-                "feature gates are set but have no effect yet: QOSReserved",
+                "feature gates are set but have no effect yet: CPUManagerPolicyAlphaOptions",
             ]
         );
     }
