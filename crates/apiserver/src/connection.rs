@@ -24,6 +24,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::call_rate::CallRate;
 use crate::certificate_chain::earliest_expiry;
 use crate::credential::{ApiCredentials, CredentialError, RequestCredentials};
 use crate::file_watch::FileWatch;
@@ -63,6 +64,7 @@ pub struct Connection {
     /// `kubelet/v1.36.4 (linux/amd64)`
     agent: String,
     meter: OnceLock<Arc<dyn ApiRequestMetrics>>,
+    rate: OnceLock<CallRate>,
     tracing: OnceLock<Tracing>,
 }
 
@@ -110,6 +112,7 @@ impl Connection {
             wall,
             agent: agent.to_owned(),
             meter: OnceLock::new(),
+            rate: OnceLock::new(),
             tracing: OnceLock::new(),
         }))
     }
@@ -200,6 +203,20 @@ impl Connection {
     /// Sets the meter that counts requests from now on. A second call has no effect.
     pub fn set_meter(&self, meter: Arc<dyn ApiRequestMetrics>) {
         let _ = self.meter.set(meter);
+    }
+
+    /// Limits the calls from now on. Zero per second: no limit. A second call has no effect.
+    pub fn set_call_rate(&self, per_second: u32, burst: u32) {
+        if let Some(rate) = CallRate::new(per_second, burst) {
+            let _ = self.rate.set(rate);
+        }
+    }
+
+    /// Ends when one more call may be sent.
+    pub(crate) async fn wait_for_turn(&self) {
+        if let Some(rate) = self.rate.get() {
+            rate.wait().await;
+        }
     }
 
     /// Sets the tracing of requests from now on. A second call has no effect.

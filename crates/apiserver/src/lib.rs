@@ -8,6 +8,7 @@
 //! - [`certificates`]: the node's own certificates, from the bootstrap to each rotation.
 
 mod atomic_file;
+mod call_rate;
 mod calls;
 mod certificate_chain;
 pub mod certificates;

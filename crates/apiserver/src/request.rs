@@ -17,11 +17,13 @@ pub struct Call {
     what: &'static str,
     /// `default/web`; empty for collections.
     object: String,
+    /// It does not wait for its turn.
+    pub unlimited: bool,
 }
 
 impl Call {
     pub fn new(what: &'static str, method: Method, path: String, object: impl Into<String>) -> Call {
-        Call { method, path, body: None, what, object: object.into() }
+        Call { method, path, body: None, what, object: object.into(), unlimited: false }
     }
 
     pub fn get(what: &'static str, path: String, object: impl Into<String>) -> Call {

@@ -20,6 +20,10 @@ const MAX_ANSWER_BYTES: usize = 256 << 20;
 impl Call {
     /// Returns the whole response of a success, or the failure by its kind.
     pub async fn run(self, connection: &Connection, within: Duration) -> Result<Bytes, ApiError> {
+        // The deadline is the server's: a queue of our own calls is none of its business.
+        if !self.unlimited {
+            connection.wait_for_turn().await;
+        }
         let whole = async {
             let sent = connection.send(&self).await?;
             let (parts, body) = sent.answer.into_parts();
@@ -39,6 +43,9 @@ impl Call {
     /// Returns the response when its head has arrived within the deadline. The caller reads the body, for as long as it
     /// lasts.
     pub async fn open(&self, connection: &Connection, within: Duration) -> Result<Sent, ApiError> {
+        if !self.unlimited {
+            connection.wait_for_turn().await;
+        }
         let head = async {
             let sent = connection.send_watch(self).await?;
             if sent.answer.status().is_success() {

@@ -7,19 +7,14 @@
 //!   besteffort/pod<uid>             BestEffort
 //! ```
 
-use std::collections::BTreeMap;
-
 use model::cgroup::{CgroupName, CgroupSpec, CgroupValues};
-use model::node::{HostFacts, NodeConfig};
+use model::node::{CgroupVersion, HostFacts, NodeConfig};
 use model::pod::{PodView, QosClass};
 
 use crate::resources::{
     MIN_SHARES, Overhead, cpu_quota, cpu_shares, limits_by_page_size, limits_declared, pod_limits,
     pod_requests, qos_class, quota_period_micros,
 };
-
-/// No limit, for controllers that know no word for it.
-const UNLIMITED_HUGE_PAGES: u64 = 1 << 62;
 
 /// The cgroup above all pods.
 pub fn kubepods(config: &NodeConfig) -> CgroupName {
@@ -65,8 +60,11 @@ fn pod_values(config: &NodeConfig, facts: &HostFacts, pod: &PodView) -> CgroupVa
     let period = quota_period_micros(config);
     let quota = if config.cpu_cfs_quota { cpu_quota(limits.cpu_millis(), period) } else { -1 };
     let shares = if class == QosClass::BestEffort { MIN_SHARES } else { cpu_shares(requests.cpu_millis()) };
+    let (memory_min, memory_low) = protected(config, facts, class, requests.memory_bytes());
     CgroupValues {
         cpu_shares: Some(shares),
+        memory_min,
+        memory_low,
         cpu_quota: cap_cpu.then_some(quota),
         cpu_period: cap_cpu.then(|| period.unsigned_abs()),
         memory_limit: cap_memory.then(|| limits.memory_bytes()),
@@ -75,40 +73,31 @@ fn pod_values(config: &NodeConfig, facts: &HostFacts, pod: &PodView) -> CgroupVa
     }
 }
 
+/// With the policy `TieredReservation`: what the pod requests is not taken from it, or taken last.
+fn protected(
+    config: &NodeConfig,
+    facts: &HostFacts,
+    class: QosClass,
+    request: i64,
+) -> (Option<u64>, Option<u64>) {
+    let tiered = config.allocatable.memory_qos.as_ref().is_some_and(|qos| qos.tiered);
+    let request = u64::try_from(request).ok().filter(|bytes| *bytes > 0);
+    match (request.filter(|_| tiered && facts.cgroup_version == CgroupVersion::V2), class) {
+        (None, _) => (None, None),
+        (Some(bytes), QosClass::Guaranteed) => (Some(bytes), None),
+        (Some(bytes), QosClass::Burstable | QosClass::BestEffort) => (None, Some(bytes)),
+    }
+}
+
 /// The memory that a pod as a whole is held to, if it is.
 pub(crate) fn pod_memory_limit(config: &NodeConfig, facts: &HostFacts, pod: &PodView) -> Option<i64> {
     pod_values(config, facts, pod).memory_limit.filter(|limit| *limit > 0)
 }
 
-/// The cgroups above the pods, in the order in which they are made. None when cgroups per class are turned off.
-///
-/// Values: `kubepods` gets the weight of all of the host's processors. Its memory, pids and huge page limits belong
-/// to the enforcement of what is reserved for others, which is not there yet. `burstable` weighs as much as its pods
-/// ask for in sum (`burstable_milli_cpu`), `besteffort` as little as possible, and neither limits huge pages.
-pub(crate) fn node_cgroup_specs(
-    config: &NodeConfig,
-    facts: &HostFacts,
-    burstable_milli_cpu: i64,
-) -> Vec<CgroupSpec> {
-    if !config.cgroups_per_qos {
-        return Vec::new();
-    }
-    let unlimited: BTreeMap<String, u64> =
-        facts.hugepage_sizes.iter().map(|size| (size.clone(), UNLIMITED_HUGE_PAGES)).collect();
-    let weight = |shares: u64| CgroupValues { cpu_shares: Some(shares), ..CgroupValues::default() };
-    let class_spec = |class, shares| CgroupSpec {
-        name: qos_cgroup(config, class),
-        values: CgroupValues { hugepage_limits: unlimited.clone(), ..weight(shares) },
-    };
-    vec![
-        CgroupSpec { name: kubepods(config), values: weight(cpu_shares(i64::from(facts.cpus) * 1000)) },
-        class_spec(QosClass::Burstable, cpu_shares(burstable_milli_cpu)),
-        class_spec(QosClass::BestEffort, MIN_SHARES),
-    ]
-}
-
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use model::cgroup::CgroupDriver;
     use serde_json::{Value, json};
 
@@ -169,7 +158,6 @@ mod tests {
         assert_eq!(pod_cgroup(&config, &pod), None);
         assert_eq!(pod_cgroup_spec(&config, &sample::facts(), &pod), None);
         assert_eq!(cgroup_parent(&config, &pod), "");
-        assert_eq!(node_cgroup_specs(&config, &sample::facts(), 0), []);
     }
 
     #[test]
@@ -225,24 +213,5 @@ mod tests {
                 ..CgroupValues::default()
             },
         );
-    }
-
-    #[test]
-    fn cgroups_above_the_pods() {
-        let specs = node_cgroup_specs(&sample::config(), &sample::facts(), 1500);
-        let seen: Vec<(String, Option<u64>)> = specs
-            .iter()
-            .map(|spec| (spec.name.to_path(CgroupDriver::Cgroupfs), spec.values.cpu_shares))
-            .collect();
-        assert_eq!(
-            seen,
-            [
-                ("/kubepods".into(), Some(4096)),
-                ("/kubepods/burstable".into(), Some(1536)),
-                ("/kubepods/besteffort".into(), Some(2)),
-            ]
-        );
-        assert_eq!(specs[1].values.hugepage_limits["2MB"], 1 << 62);
-        assert_eq!(node_cgroup_specs(&sample::config(), &sample::facts(), 0)[1].values.cpu_shares, Some(2));
     }
 }

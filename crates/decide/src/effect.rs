@@ -151,9 +151,17 @@ pub enum Effect {
     RecordNodeEvent {
         event: ApiEvent,
     },
-    /// Write these cgroups (the levels above pods).
+    /// Write these cgroups (the levels above pods). `NodeCgroupsWritten` follows.
     EnsureCgroups {
         specs: Vec<CgroupSpec>,
+    },
+    /// Write what is reserved into these cgroups, which others made. `ReservedCgroupsWritten` follows.
+    UpdateReservedCgroups {
+        specs: Vec<CgroupSpec>,
+    },
+    /// The node can't be guarded as configured: the agent ends. Pods keep running.
+    EndAgent {
+        reason: String,
     },
     /// Read the records of user-namespace ids. `UserIdsRead` follows.
     ReadUserIds,

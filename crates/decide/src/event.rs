@@ -172,8 +172,18 @@ pub enum Event {
         ids: Vec<(PodUid, Option<IdMapping>)>,
         unlisted: bool,
     },
-    /// The cgroups above pods could not be written.
-    NodeCgroupsFailed,
+    /// The cgroups above pods were written, but for these.
+    NodeCgroupsWritten {
+        failures: Vec<CgroupFailure>,
+    },
+    /// What is reserved was written into the cgroups of `UpdateReservedCgroups`, in that order up to the first failure.
+    ReservedCgroupsWritten {
+        results: Vec<Result<(), String>>,
+    },
+    /// A cgroup directly below one of the cgroups above pods is gone.
+    CgroupRemoved {
+        name: CgroupName,
+    },
     /// Directories and cgroups of pods that exist on the node.
     PodArtifactsListed(PodArtifacts),
     /// A sweep ended, with what it could not remove.
@@ -275,7 +285,9 @@ impl Event {
             Event::ApiAnswered(_) => "api_answered",
             Event::Timer(_) => "timer",
             Event::UserIdsRead { .. } => "user_ids_read",
-            Event::NodeCgroupsFailed => "node_cgroups_failed",
+            Event::NodeCgroupsWritten { .. } => "node_cgroups_written",
+            Event::ReservedCgroupsWritten { .. } => "reserved_cgroups_written",
+            Event::CgroupRemoved { .. } => "cgroup_removed",
             Event::PodArtifactsListed(_) => "pod_artifacts_listed",
             Event::SweepEnded { .. } => "sweep_ended",
             Event::FactsChanged(_) => "facts_changed",
@@ -286,6 +298,13 @@ impl Event {
             Event::Evict { .. } => "evict",
         }
     }
+}
+
+/// A cgroup that could not be written, and why.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct CgroupFailure {
+    pub name: CgroupName,
+    pub message: String,
 }
 
 /// How a [`crate::effect::ApiCall`] ended.

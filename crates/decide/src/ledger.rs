@@ -16,6 +16,8 @@ pub use crate::status::StartFailure;
 pub struct Ledger {
     /// Directories, cgroup and volumes were set up by this agent, or found to exist.
     pub prerequisites_ready: bool,
+    /// Somebody removed the pod's cgroup while the pod ran: its processes are held to nothing any more.
+    pub cgroup_lost: bool,
     /// Highest log number of each container, from disk.
     pub log_numbers: BTreeMap<String, u32>,
     /// Why a container waits, by name. Shown in its status. Image volumes are here too, by their keys.

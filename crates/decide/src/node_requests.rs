@@ -18,6 +18,17 @@ pub struct NodeRequests {
     shares: BTreeMap<PodUid, PodRequests>,
     requested_by_others: RequestedByOthers,
     burstable_milli_cpu: i128,
+    burstable_memory: i128,
+    guaranteed_memory: i128,
+}
+
+/// What the pods of each class request together, for the cgroups above them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ClassRequests {
+    /// In thousandths of a CPU.
+    pub burstable_milli_cpu: u64,
+    pub burstable_memory: u64,
+    pub guaranteed_memory: u64,
 }
 
 /// What one pod adds to the sums.
@@ -27,6 +38,10 @@ pub(crate) struct PodRequests {
     pub requested_by_others: Option<(Arc<Amounts>, BTreeSet<HostPort>)>,
     /// The CPU request of a burstable pod; zero for other pods.
     pub burstable_milli_cpu: i64,
+    /// The memory request of a burstable pod; zero for other pods.
+    pub burstable_memory: i64,
+    /// The memory request of a guaranteed pod; zero for other pods.
+    pub guaranteed_memory: i64,
 }
 
 impl FromIterator<(PodUid, PodRequests)> for NodeRequests {
@@ -47,11 +62,15 @@ impl NodeRequests {
 
     /// The CPU requests of all burstable pods, in thousandths of a CPU.
     pub fn burstable_milli_cpu(&self) -> u64 {
-        u64::try_from(self.burstable_milli_cpu).unwrap_or(if self.burstable_milli_cpu < 0 {
-            0
-        } else {
-            u64::MAX
-        })
+        clamped(self.burstable_milli_cpu)
+    }
+
+    pub fn of_classes(&self) -> ClassRequests {
+        ClassRequests {
+            burstable_milli_cpu: self.burstable_milli_cpu(),
+            burstable_memory: clamped(self.burstable_memory),
+            guaranteed_memory: clamped(self.guaranteed_memory),
+        }
     }
 
     /// Replaces what this pod adds to the sums. `None`: it is gone.
@@ -65,15 +84,23 @@ impl NodeRequests {
         }
         if let Some(old) = old {
             self.burstable_milli_cpu -= i128::from(old.burstable_milli_cpu);
+            self.burstable_memory -= i128::from(old.burstable_memory);
+            self.guaranteed_memory -= i128::from(old.guaranteed_memory);
             if let Some((requests, ports)) = &old.requested_by_others {
                 self.requested_by_others.subtract(requests, ports);
             }
         }
         if let Some(new) = share {
             self.burstable_milli_cpu += i128::from(new.burstable_milli_cpu);
+            self.burstable_memory += i128::from(new.burstable_memory);
+            self.guaranteed_memory += i128::from(new.guaranteed_memory);
             if let Some((requests, ports)) = &new.requested_by_others {
                 self.requested_by_others.add(requests, ports);
             }
         }
     }
+}
+
+fn clamped(sum: i128) -> u64 {
+    u64::try_from(sum).unwrap_or(if sum < 0 { 0 } else { u64::MAX })
 }

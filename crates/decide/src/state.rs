@@ -26,6 +26,7 @@ use crate::ledger::Ledger;
 use crate::lifecycle::Lifecycle;
 use crate::log_rotation::ContainerLogs;
 use crate::mirror::Mirror;
+use crate::node_requests::ClassRequests;
 use crate::objects::ObjectCache;
 use crate::observation_guard::{ObservationGuard, PodObservation};
 use crate::probes::PodProbes;
@@ -104,13 +105,35 @@ pub struct NodeState {
     pub sweep_running: bool,
     pub swept_once: bool,
     pub next_epoch: u64,
-    pub written_burstable_milli_cpu: Option<u64>,
+    pub node_cgroups: NodeCgroups,
     /// Pods that are set aside as soon as a source delivers them, according to the records of earlier agents.
     pub set_aside: BTreeMap<PodUid, Vec<SetAside>>,
     /// The pod that the current step is about, so that a panic record can name it.
     pub pod_in_step: Option<PodUid>,
     /// Counters for metrics. No decision reads them.
     pub counters: AgentCounters,
+}
+
+/// What was written into the cgroups above pods and into those of reservations.
+#[derive(Clone, Debug, Default)]
+pub struct NodeCgroups {
+    /// The sums that were written last. `None`: they have to be written.
+    pub written: Option<ClassRequests>,
+    /// The limits of all pods were in place once, and the Event about it is recorded.
+    pub recorded_success: bool,
+    /// What the last Event said about limits that could not be written.
+    pub recorded_failure: Option<String>,
+    /// The timer for a retry is set.
+    pub retry_pending: bool,
+    pub reservations: ReservationState,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum ReservationState {
+    #[default]
+    NotWritten,
+    BeingWritten,
+    Done,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -266,7 +289,7 @@ impl NodeState {
             sweep_running: false,
             swept_once: false,
             next_epoch: 1,
-            written_burstable_milli_cpu: None,
+            node_cgroups: NodeCgroups::default(),
             set_aside: BTreeMap::new(),
             pod_in_step: None,
             counters: AgentCounters::default(),

@@ -52,6 +52,8 @@ pub(crate) struct Dispatcher {
     /// Registers CSI drivers. `None`: no storage driver can register.
     pub registry: Option<Arc<Registry>>,
     api_call_permits: Arc<Semaphore>,
+    /// Why the agent has to end, if it has to.
+    end: Option<String>,
     /// Panic records that earlier agents left.
     panics: Vec<PanicRecord>,
     /// A step that plans a pod of this name, or with a container of this name, panics on purpose.
@@ -66,6 +68,9 @@ pub enum EngineError {
     Panicked { event: &'static str, pod: Option<String>, message: String },
     #[error("{0}")]
     TaskFailed(String),
+    /// The node can't be guarded as configured.
+    #[error("{0}")]
+    Unguarded(String),
 }
 
 fn pod_clause(pod: &Option<String>) -> String {
@@ -116,6 +121,7 @@ impl Dispatcher {
             volume_work: VolumeWork::new(volume_calls),
             registry: None,
             api_call_permits: Arc::new(Semaphore::new(api_calls::CALLS_AT_ONCE)),
+            end: None,
             panics: Vec::new(),
             #[cfg(debug_assertions)]
             panic_on_name: None,
@@ -141,6 +147,9 @@ impl Dispatcher {
             let handled = catch_unwind(AssertUnwindSafe(|| self.handle(next)));
             if let Err(cause) = handled {
                 return Err(self.panicked(event, tasks::panic_message(&*cause)).await);
+            }
+            if let Some(reason) = self.end.take() {
+                return Err(EngineError::Unguarded(reason));
             }
             next = loop {
                 // Unbiased on purpose: a burst of events must not starve timers or queries.
@@ -336,6 +345,11 @@ impl Dispatcher {
             Effect::EnsureCgroups { specs } => {
                 self.node_cgroups.send_replace(specs);
             }
+            Effect::UpdateReservedCgroups { specs } => {
+                let update = sweep::update_reserved_cgroups(self.ctx.clone(), specs);
+                self.call(update, panicked_calls::update_reserved_cgroups);
+            }
+            Effect::EndAgent { reason } => self.end = Some(reason),
             Effect::ReadUserIds => {
                 self.call(sweep::read_user_ids(self.ctx.clone()), panicked_calls::read_user_ids);
             }

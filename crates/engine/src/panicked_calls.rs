@@ -40,6 +40,10 @@ pub(crate) fn read_user_ids(_: String) -> Option<Event> {
     Some(Event::UserIdsRead { ids: Vec::new(), unlisted: true })
 }
 
+pub(crate) fn update_reserved_cgroups(message: String) -> Option<Event> {
+    Some(Event::ReservedCgroupsWritten { results: vec![Err(message)] })
+}
+
 pub(crate) fn sweep(message: String) -> Option<Event> {
     Some(Event::SweepEnded { problems: vec![message] })
 }

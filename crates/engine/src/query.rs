@@ -12,8 +12,8 @@ use decide::volumes::csi::SelinuxCounts;
 use model::k8s::{Pod, PodList};
 use model::pod::{Source, UnreadablePod};
 use model::report::{
-    CertificateCount, ContainerView, NodeReport, PodReport, RecentEvent, SelinuxCount, VolumeCount,
-    WatchReport, WhyLine, WhyReport,
+    CertificateCount, ContainerView, NodeReport, PodReport, ProtectedMemoryReport, RecentEvent, SelinuxCount,
+    VolumeCount, WatchReport, WhyLine, WhyReport,
 };
 use model::why::Cause;
 use model::{ApiEvent, ContainerId, Now, PodUid, Wall};
@@ -395,6 +395,12 @@ fn selinux_counts(state: &NodeState, now: Now) -> Vec<SelinuxCount> {
     counts.into_counts()
 }
 
+fn protected_memory(state: &NodeState) -> Option<ProtectedMemoryReport> {
+    let requests = state.pods.requests().of_classes();
+    let protected = decide::node_cgroups::protected_memory(&state.config, &state.facts, &requests)?;
+    Some(ProtectedMemoryReport { min_bytes: protected.guaranteed, low_bytes: protected.burstable_low })
+}
+
 fn certificate_counts(state: &NodeState, now: Now) -> Vec<CertificateCount> {
     let states = state.objects.as_ref().map(|desk| desk.certificates.states(now.wall)).unwrap_or_default();
     let count = |((signer_name, state), count): ((String, &str), usize)| CertificateCount {
@@ -433,6 +439,7 @@ fn node(state: &NodeState, now: Now) -> NodeReport {
         volumes: volume_counts(state, now),
         selinux_volumes: selinux_counts(state, now),
         pod_certificates: certificate_counts(state, now),
+        protected_memory: protected_memory(state),
         watches: Vec::new(),
     }
 }

@@ -5,13 +5,14 @@ use std::sync::Arc;
 
 use decide::Sweep;
 use decide::csi::{VolumeRequestFrom, VolumeRequestId};
-use decide::event::{Event, PodArtifacts};
+use decide::event::{CgroupFailure, Event, PodArtifacts};
+use futures::stream::BoxStream;
 use futures::{FutureExt, StreamExt};
 use model::PodUid;
 use model::cgroup::{CgroupName, CgroupSpec};
 use model::node::NodeConfig;
 use model::pod::QosClass;
-use ports::Disposition;
+use ports::{CgroupError, Disposition};
 use tokio::sync::watch;
 
 use crate::context::EngineContext;
@@ -21,25 +22,73 @@ const REMOVALS_AT_ONCE: usize = 16;
 
 /// Writes the cgroups above pods, one set at a time and always the newest: two concurrent writers could leave the older
 /// numbers.
+///
+/// Once they are there, it is also reported when a cgroup below them is removed.
 pub(crate) async fn apply_node_cgroups(ctx: EngineContext, mut wanted: watch::Receiver<Vec<CgroupSpec>>) {
-    while wanted.changed().await.is_ok() {
-        let newest = wanted.borrow_and_update().clone();
-        ensure_cgroups(&ctx, newest).await;
+    let mut removals: Option<BoxStream<'static, CgroupName>> = None;
+    loop {
+        tokio::select! {
+            changed = wanted.changed() => {
+                if changed.is_err() {
+                    return;
+                }
+                let newest = wanted.borrow_and_update().clone();
+                let names = newest.iter().map(|spec| spec.name.clone()).collect();
+                ensure_cgroups(&ctx, newest).await;
+                removals.get_or_insert_with(|| ctx.ports.cgroups.removals(names));
+            }
+            removed = next_removal(&mut removals) => match removed {
+                Some(name) => report_removal(&ctx, name).await,
+                // The next write begins anew.
+                None => removals = None,
+            },
+        }
+    }
+}
+
+async fn next_removal(removals: &mut Option<BoxStream<'static, CgroupName>>) -> Option<CgroupName> {
+    match removals {
+        Some(removals) => removals.next().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// A cgroup that was made again meanwhile is not gone.
+async fn report_removal(ctx: &EngineContext, name: CgroupName) {
+    if !ctx.ports.cgroups.exists(&name).await.unwrap_or(true) {
+        ctx.outbox.send(Event::CgroupRemoved { name });
     }
 }
 
 async fn ensure_cgroups(ctx: &EngineContext, specs: Vec<CgroupSpec>) {
-    let mut failed = false;
+    let mut failures = Vec::new();
     for spec in specs {
         if let Err(error) = ctx.ports.cgroups.ensure(&spec).await {
-            let cause = std::error::Error::source(&error).map(|c| format!(": {c}")).unwrap_or_default();
-            tracing::error!("writing a cgroup above pods: {error}{cause}");
-            failed = true;
+            let message = with_cause(&error);
+            tracing::error!("writing a cgroup above pods: {message}");
+            failures.push(CgroupFailure { name: spec.name, message });
         }
     }
-    if failed {
-        ctx.outbox.send(Event::NodeCgroupsFailed);
+    ctx.outbox.send(Event::NodeCgroupsWritten { failures });
+}
+
+fn with_cause(error: &CgroupError) -> String {
+    let cause = std::error::Error::source(error).map(|cause| format!(": {cause}")).unwrap_or_default();
+    format!("{error}{cause}")
+}
+
+/// Writes into cgroups that others made, one after the other up to the first failure.
+pub(crate) async fn update_reserved_cgroups(ctx: EngineContext, specs: Vec<CgroupSpec>) {
+    let mut results = Vec::new();
+    for spec in specs {
+        let result = ctx.ports.cgroups.update(&spec).await;
+        let failed = result.is_err();
+        results.push(result.map_err(|error| with_cause(&error)));
+        if failed {
+            break;
+        }
     }
+    ctx.outbox.send(Event::ReservedCgroupsWritten { results });
 }
 
 /// Reads again what could not be read when the agent started.

@@ -12,6 +12,7 @@ pub mod files;
 pub mod fuzzing;
 pub mod hook;
 pub mod iptables;
+pub mod kernel_tunables;
 pub mod logs;
 mod loop_device;
 pub mod mountinfo;

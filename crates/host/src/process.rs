@@ -5,6 +5,8 @@ use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use futures::StreamExt;
+use inotify::{Inotify, WatchMask};
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -35,6 +37,31 @@ pub enum ProcessError {
 pub fn set_oom_score_adj(score: i32) -> Result<(), ProcessError> {
     std::fs::write("/proc/self/oom_score_adj", score.to_string())
         .map_err(|source| ProcessError::OomScore { score, source })
+}
+
+/// Whether the users of this process are others than those of the host. `proc` is `/proc`.
+pub fn in_user_namespace(proc: &Path) -> bool {
+    let map = std::fs::read_to_string(proc.join("self/uid_map")).unwrap_or_default();
+    let words: Vec<&str> = map.split_whitespace().collect();
+    !words.is_empty() && words != ["0", "0", "4294967295"]
+}
+
+/// Whether this process sees the same process 1 as the host does. `proc` is `/proc`. If that can't be told, it is taken
+/// to be so.
+pub fn in_pid_namespace_of_init(proc: &Path) -> bool {
+    let namespace = |process: &str| std::fs::read_link(proc.join(process).join("ns/pid"));
+    match (namespace("self"), namespace("1")) {
+        (Ok(own), Ok(first)) => own == first,
+        _ => true,
+    }
+}
+
+/// Waits until somebody opens or removes the file: another agent wants the lock. Also ends when that can't be watched.
+pub async fn wait_for_contention(path: &Path) -> io::Result<()> {
+    let inotify = Inotify::init()?;
+    inotify.watches().add(path, WatchMask::OPEN | WatchMask::DELETE_SELF)?;
+    let mut events = inotify.into_event_stream(vec![0; 4096])?;
+    events.next().await.transpose().map(|_| ())
 }
 
 /// Raises the limit of open files to `wanted`. A limit that is higher already stays.
@@ -133,6 +160,54 @@ mod tests {
         assert_eq!(std::fs::read_to_string("/proc/self/oom_score_adj").unwrap().trim(), "7");
         let error = set_oom_score_adj(5_000).unwrap_err();
         assert_eq!(error.to_string(), "can't set the OOM score adjustment to 5000");
+    }
+
+    #[test]
+    fn users_of_its_own() {
+        let check = |map: &str, expect: bool| {
+            let proc = tempfile::tempdir().unwrap();
+            std::fs::create_dir(proc.path().join("self")).unwrap();
+            std::fs::write(proc.path().join("self/uid_map"), map).unwrap();
+            assert_eq!(in_user_namespace(proc.path()), expect, "{map:?}");
+        };
+        check("         0          0 4294967295\n", false);
+        check("0 1000 1\n", true);
+        check("0 1000 1\n1 100000 65536\n", true);
+        check("", false);
+    }
+
+    #[test]
+    fn the_namespace_of_process_one() {
+        let proc = tempfile::tempdir().unwrap();
+        assert!(in_pid_namespace_of_init(proc.path()), "nobody can tell");
+        let link = |process: &str, target: &str| {
+            let dir = proc.path().join(process).join("ns");
+            std::fs::create_dir_all(&dir).unwrap();
+            std::os::unix::fs::symlink(target, dir.join("pid")).unwrap();
+        };
+        link("self", "pid:[1]");
+        link("1", "pid:[2]");
+        assert!(!in_pid_namespace_of_init(proc.path()));
+    }
+
+    #[tokio::test]
+    async fn another_who_wants_the_lock_is_noticed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("rubelet.lock");
+        let held = FileLock::acquire(&path).unwrap();
+        let mut waiting = Box::pin(wait_for_contention(&path));
+        assert!(futures::poll!(&mut waiting).is_pending());
+        assert!(FileLock::try_acquire(&path).unwrap().is_none());
+        waiting.await.unwrap();
+        // The kernel reports the removal of a file once nobody has it open any more.
+        drop(held);
+        let removed = Box::pin(wait_for_contention(&path));
+        let remove = async {
+            tokio::task::yield_now().await;
+            std::fs::remove_file(&path).unwrap();
+        };
+        assert!(tokio::join!(removed, remove).0.is_ok());
+        assert!(wait_for_contention(&path).await.is_err(), "it is gone");
     }
 
     #[test]

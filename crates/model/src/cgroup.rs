@@ -51,6 +51,12 @@ pub struct CgroupValues {
     pub cpu_quota: Option<i64>,
     pub cpu_period: Option<u64>,
     pub memory_limit: Option<i64>,
+    /// Bytes that are never reclaimed. Version 2 only, as the next.
+    #[serde(default)]
+    pub memory_min: Option<u64>,
+    /// Bytes that are reclaimed only when there is nothing else.
+    #[serde(default)]
+    pub memory_low: Option<u64>,
     /// -1 means no limit.
     pub pids_limit: Option<i64>,
     /// Page size name (`2MB`) to bytes.

@@ -3,6 +3,7 @@
 //!
 //! Nothing here decides and nothing here does I/O. Every other crate speaks in these words.
 
+pub mod allocatable;
 pub mod api_event;
 pub mod cgroup;
 pub mod cluster;

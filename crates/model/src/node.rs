@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::allocatable::AllocatableConfig;
 use crate::cgroup::CgroupDriver;
 use crate::credentials::{CredentialPlugin, VerificationPolicy};
 use crate::log_rotation::LogRotationConfig;
@@ -29,6 +30,9 @@ pub struct NodeConfig {
     pub cgroup_driver: CgroupDriver,
     /// Parts of `cgroupRoot`.
     pub cgroup_root: Vec<String>,
+    /// How what is reserved is enforced.
+    #[serde(default)]
+    pub allocatable: AllocatableConfig,
     pub cpu_cfs_quota: bool,
     pub cpu_cfs_quota_period: Duration,
     pub pod_pids_limit: i64,
@@ -82,6 +86,7 @@ impl Default for NodeConfig {
             cgroups_per_qos: true,
             cgroup_driver: CgroupDriver::Cgroupfs,
             cgroup_root: Vec::new(),
+            allocatable: AllocatableConfig::default(),
             cpu_cfs_quota: true,
             cpu_cfs_quota_period: Duration::from_millis(100),
             pod_pids_limit: -1,
@@ -145,6 +150,12 @@ pub struct HostFacts {
     pub cgroup_version: CgroupVersion,
     /// Whether the kernel's swap accounting is there (decides the swap fields sent to the runtime).
     pub swap_controller: bool,
+    /// How many processes and threads the kernel allows. `None`: it does not say.
+    #[serde(default)]
+    pub pid_limit: Option<u64>,
+    /// Of the kernel's memory, in bytes. Zero: not known.
+    #[serde(default)]
+    pub page_size: u64,
     /// Page size names in the order that they are sent (`2MB`, `1GB`).
     pub hugepage_sizes: Vec<String>,
     /// `/sys/devices/system/cpu/cpuN/thermal_throttle` directories that exist.
@@ -203,6 +214,8 @@ impl Default for HostFacts {
             online_cpus: BTreeSet::new(),
             cgroup_version: CgroupVersion::V2,
             swap_controller: false,
+            pid_limit: None,
+            page_size: 4096,
             hugepage_sizes: Vec::new(),
             thermal_throttle_paths: Vec::new(),
             node_ips: Vec::new(),

@@ -102,9 +102,22 @@ pub struct NodeReport {
     pub selinux_volumes: Vec<SelinuxCount>,
     #[serde(default)]
     pub pod_certificates: Vec<CertificateCount>,
+    /// `None`: the gate MemoryQoS is off.
+    #[serde(default)]
+    pub protected_memory: Option<ProtectedMemoryReport>,
     /// Of the API server's objects. Empty without a cluster.
     #[serde(default)]
     pub watches: Vec<WatchReport>,
+}
+
+/// How much memory the kernel does not take from pods, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ProtectedMemoryReport {
+    /// What guaranteed pods request.
+    pub min_bytes: u64,
+    /// What burstable pods request.
+    pub low_bytes: u64,
 }
 
 /// How many certificates of pods, of one signer, are in one state.

@@ -1,11 +1,13 @@
 //! The agent's main job: start, serve, wait for the signal to end.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use engine::{EngineError, EssentialTasks};
+use host::kernel_tunables::{self, DifferentTunables, TunableError};
+use host::process::FileLock;
 use model::node::CgroupVersion;
 use model::pod::Source;
 use model::{ApiEvent, EventSubject};
@@ -16,7 +18,7 @@ use tokio::task::JoinError;
 use tokio_util::sync::CancellationToken;
 
 use crate::cluster::{self, ServingRequest};
-use crate::config::{self, Host, KubeletConfiguration, LoadedConfig};
+use crate::config::{self, FeatureGates, Host, KubeletConfiguration, LoadedConfig};
 use crate::flags::{Flags, KUBERNETES_VERSION, RUBELET_VERSION};
 use crate::logging::{self, LogHandle};
 use crate::notify::Supervisor;
@@ -44,6 +46,7 @@ const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 
 async fn serve(flags: &Flags, loaded: LoadedConfig, log: LogHandle) -> anyhow::Result<()> {
     let supervisor = Supervisor::of_environment()?;
+    let lock = hold_lock(flags).await?;
     let LoadedConfig { mut config, gates, set, warnings } = loaded;
     for warning in flags.warnings.iter().chain(&warnings) {
         tracing::warn!("{warning}");
@@ -56,6 +59,7 @@ async fn serve(flags: &Flags, loaded: LoadedConfig, log: LogHandle) -> anyhow::R
         bail!("failed to validate kubelet configuration: {}", faults.join("; "));
     }
     check_swap(&config)?;
+    set_kernel_tunables(&config, &gates)?;
     apply_process_settings(&config);
     let node_name = wire::node_name(flags)?;
     tracing::info!(node = node_name, kubernetes = KUBERNETES_VERSION, rubelet = RUBELET_VERSION, "starting");
@@ -130,6 +134,8 @@ async fn serve(flags: &Flags, loaded: LoadedConfig, log: LogHandle) -> anyhow::R
         let chains = host::iptables::IptablesChains::default();
         essential.spawn("the iptables chains", stop.clone().run_until_cancelled_owned(chains.maintain()));
     }
+    let placement = wire::placement(&config)?;
+    essential.spawn("the places of processes", stop.clone().run_until_cancelled_owned(placement.maintain()));
     let ends = stop.clone();
     let told = tokio::spawn(async move { supervisor.notify_until_stopped(&health, ends).await });
     let lost = async {
@@ -138,11 +144,27 @@ async fn serve(flags: &Flags, loaded: LoadedConfig, log: LogHandle) -> anyhow::R
             None => std::future::pending().await,
         }
     };
+    let contended = async {
+        match lock.as_ref().filter(|_| flags.exit_on_lock_contention) {
+            Some((path, _)) => host::process::wait_for_contention(path).await,
+            None => std::future::pending().await,
+        }
+    };
     let ended = tokio::select! {
+        watched = contended => {
+            tracing::info!(?watched, "another process wants the lock file");
+            Ok(())
+        }
         signal = wait_for_signal() => signal,
         loss = lost => Err(loss.into()),
         // If the engine ends, the process must end: otherwise it would keep its ports open without managing pods.
-        end = &mut engine => return Err(engine_end(end)),
+        end = &mut engine => {
+            if let Ok(Err(EngineError::Unguarded(_))) = &end {
+                // Its Event is on its way.
+                tokio::time::sleep(FINAL_EVENT_WAIT).await;
+            }
+            return Err(engine_end(end));
+        }
         Some(death) = deaths.recv() => return Err(fatal_error(death)),
         address = wait_first_closed(&mut open) => return Err(fatal_error(format!("the server on {address} ended"))),
     };
@@ -173,6 +195,9 @@ async fn record_setup_failure(events: &dyn EventSink, node_name: &str, error: &a
 fn engine_end(end: Result<Result<(), EngineError>, JoinError>) -> anyhow::Error {
     match end {
         Ok(Ok(())) => fatal_error("the engine ended unexpectedly".into()),
+        Ok(Err(EngineError::Unguarded(reason))) => {
+            fatal_error(format!("Failed to start ContainerManager: {reason}"))
+        }
         Ok(Err(end)) => fatal_error(format!("the engine ended: {end}")),
         Err(error) => fatal_error(format!("the engine ended: {error}")),
     }
@@ -194,6 +219,42 @@ async fn wait_first_closed(open: &mut [ServerHandle]) -> String {
         })
     });
     futures::future::select_all(closed).await.0
+}
+
+/// Waits until no other agent holds the lock file. `None`: there is none.
+async fn hold_lock(flags: &Flags) -> anyhow::Result<Option<(PathBuf, FileLock)>> {
+    let Some(path) = flags.lock_file.clone().filter(|path| !path.as_os_str().is_empty()) else {
+        ensure!(
+            !flags.exit_on_lock_contention,
+            "cannot exit on lock file contention: no lock file specified"
+        );
+        return Ok(None);
+    };
+    let file = path.clone();
+    let lock = tokio::task::spawn_blocking(move || FileLock::acquire(&file)).await?;
+    Ok(Some((path, lock.context("--lock-file")?)))
+}
+
+/// The kernel is set up before anything relies on it.
+fn set_kernel_tunables(config: &KubeletConfiguration, gates: &FeatureGates) -> anyhow::Result<()> {
+    let different = match config.protect_kernel_defaults {
+        true => DifferentTunables::Refuse,
+        false => DifferentTunables::Change,
+    };
+    let may_fail =
+        gates.enabled("KubeletInUserNamespace") && host::process::in_user_namespace(Path::new("/proc"));
+    let (ignored, faults): (Vec<_>, Vec<_>) = kernel_tunables::apply(Path::new("/proc/sys"), different)
+        .into_iter()
+        .partition(|fault| may_fail && fault.is_refused_write());
+    let shown = |faults: Vec<TunableError>| -> String {
+        let texts = faults.into_iter().map(|fault| format!("{:#}", anyhow::Error::new(fault)));
+        texts.collect::<Vec<_>>().join("; ")
+    };
+    if !ignored.is_empty() {
+        tracing::warn!("in this user namespace: {}", shown(ignored));
+    }
+    ensure!(faults.is_empty(), "setting up the kernel: {}", shown(faults));
+    Ok(())
 }
 
 fn check_swap(config: &KubeletConfiguration) -> anyhow::Result<()> {

@@ -127,6 +127,8 @@ pub async fn join(
         .await
         .with_context(|| format!("joining the cluster of --kubeconfig {}", kubeconfig.display()))?;
     identity.connection.set_meter(metrics.clone());
+    let (per_second, burst) = call_rate(config);
+    identity.connection.set_call_rate(per_second, burst);
     let (connection, ends) = (identity.connection.clone(), stop.clone());
     essential.spawn("credential file watch", async move { connection.watch_credential_files(ends).await });
     let rotation = identity.rotation.map(|(rotator, rotation)| {
@@ -141,6 +143,12 @@ pub async fn join(
     }
     ports.node = Arc::new(MeteredNodeApi::new(ports.node, metrics.clone()));
     Ok(Some(Cluster { api, ports, rotation }))
+}
+
+/// Calls per second, and at once after a quiet time. Zero means the client library's default, as upstream.
+fn call_rate(config: &KubeletConfiguration) -> (u32, u32) {
+    let or = |number: i32, default| u32::try_from(number).ok().filter(|n| *n != 0).unwrap_or(default);
+    (or(config.kube_api_qps, 5), or(config.kube_api_burst, 10))
 }
 
 /// `None`: config maps and secrets are watched.

@@ -8,6 +8,7 @@ pub mod config;
 pub mod flags;
 pub mod logging;
 mod notify;
+mod placement;
 mod secure_port;
 mod test_panics;
 mod wire;

@@ -43,6 +43,7 @@ use server::{
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+mod guard;
 mod node;
 
 pub use node::node_setup;
@@ -50,6 +51,7 @@ pub use node::node_setup;
 use crate::commands;
 use crate::config::{FeatureGates, KubeletConfiguration, Stage};
 use crate::flags::{Flags, KUBERNETES_VERSION, RUBELET_VERSION};
+use crate::placement::ProcessPlacement;
 
 /// Where upstream keeps the links that log collectors follow. Not configurable there either.
 const CONTAINER_LINKS_DIR: &str = "/var/log/containers";
@@ -112,6 +114,7 @@ pub fn node_config(
             _ => CgroupDriver::Cgroupfs,
         },
         cgroup_root: config.cgroup_root.split('/').filter(|p| !p.is_empty()).map(str::to_owned).collect(),
+        allocatable: guard::allocatable_config(config, gates, facts)?,
         cpu_cfs_quota: config.cpu_cfs_quota,
         cpu_cfs_quota_period: config.cpu_cfs_quota_period.to_std(),
         pod_pids_limit: config.pod_pids_limit,
@@ -326,6 +329,12 @@ pub fn ports(
         tracing: tracing.clone(),
         cluster: None,
     })
+}
+
+/// Where the agent's own processes and those of the system are to be.
+pub fn placement(config: &KubeletConfiguration) -> anyhow::Result<ProcessPlacement> {
+    let layout = host::cgroup::detect(Path::new(CGROUP_MOUNT)).context("finding the cgroup hierarchy")?;
+    ProcessPlacement::new(config, &layout)
 }
 
 /// The agent makes cgroups below its root, and never the root itself: whoever runs the machine decides where it is.

@@ -218,8 +218,17 @@ impl Cgroups for MeteredCgroups {
         self.metrics.observe_cgroup(operation, begun.elapsed().as_secs_f64());
         result
     }
+    async fn update(&self, spec: &CgroupSpec) -> Result<(), CgroupError> {
+        let begun = Instant::now();
+        let result = self.inner.update(spec).await;
+        self.metrics.observe_cgroup("update", begun.elapsed().as_secs_f64());
+        result
+    }
     async fn exists(&self, name: &CgroupName) -> Result<bool, CgroupError> {
         self.inner.exists(name).await
+    }
+    fn removals(&self, above: Vec<CgroupName>) -> BoxStream<'static, CgroupName> {
+        self.inner.removals(above)
     }
     async fn destroy(&self, name: &CgroupName) -> Result<(), CgroupError> {
         let begun = Instant::now();

@@ -58,6 +58,16 @@ fn logs_that_are_forgotten() {
 }
 
 #[test]
+fn cgroups_that_are_written_once_only() {
+    check(Mutant::LosesCgroupNews, &["K8"]);
+}
+
+#[test]
+fn decisions_that_offer_what_is_reserved() {
+    check(Mutant::ForgetsReservations, &["allocatable"]);
+}
+
+#[test]
 fn timers_that_never_come() {
     check(Mutant::DropsTimers, &["K8"]);
 }

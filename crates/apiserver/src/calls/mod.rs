@@ -42,6 +42,8 @@ pub struct Api {
     connection: Arc<Connection>,
     deadline: Duration,
     watches: WatchStatuses,
+    /// Calls do not wait for their turn.
+    unlimited: bool,
 }
 
 /// One kind of object in the API.
@@ -79,12 +81,17 @@ type Decoder<T> = fn(&[u8]) -> Result<T, CodecError>;
 
 impl Api {
     pub fn new(connection: Arc<Connection>) -> Api {
-        Api { connection, deadline: DEADLINE, watches: WatchStatuses::default() }
+        Api { connection, deadline: DEADLINE, watches: WatchStatuses::default(), unlimited: false }
     }
 
     /// The same calls with another deadline. It bounds the whole call; for watches, the time until they start.
     pub fn with_deadline(&self, deadline: Duration) -> Api {
         Api { deadline, ..self.clone() }
+    }
+
+    /// The same calls without the limit on calls per second.
+    pub(crate) fn unlimited(&self) -> Api {
+        Api { unlimited: true, ..self.clone() }
     }
 
     pub fn connection(&self) -> &Arc<Connection> {
@@ -100,7 +107,8 @@ impl Api {
         Call::get("get", path.to_owned(), path).run(&self.connection, self.deadline).await
     }
 
-    async fn run<T>(&self, call: Call, decode: Decoder<T>) -> Result<T, ApiError> {
+    async fn run<T>(&self, mut call: Call, decode: Decoder<T>) -> Result<T, ApiError> {
+        call.unlimited = self.unlimited;
         let name = call.name();
         let answer = call.run(&self.connection, self.deadline).await?;
         decode(&answer).map_err(|error| ApiError::Decode { call: name, message: error.to_string() })

@@ -23,7 +23,7 @@ fn name_selector(name: &str) -> String {
 
 impl Api {
     pub async fn get_node(&self, name: &str) -> Result<Node, ApiError> {
-        self.get("get node", &NODES, ("", name), json::node).await
+        self.unlimited().get("get node", &NODES, ("", name), json::node).await
     }
 
     /// Zero or one node.
@@ -38,18 +38,22 @@ impl Api {
 
     pub async fn create_node(&self, node: &Node) -> Result<Node, ApiError> {
         let name = node.metadata.name.clone().unwrap_or_default();
-        self.create("create node", NODES.collection_path(""), name, json::write_node(node), json::node).await
+        self.unlimited()
+            .create("create node", NODES.collection_path(""), name, json::write_node(node), json::node)
+            .await
     }
 
     /// A strategic merge patch.
     pub async fn patch_node(&self, name: &str, patch: &Value) -> Result<Node, ApiError> {
-        self.patch("patch node", NODES.object_path("", name), name.to_owned(), patch, json::node).await
+        self.unlimited()
+            .patch("patch node", NODES.object_path("", name), name.to_owned(), patch, json::node)
+            .await
     }
 
     /// A strategic merge patch of the status; labels and annotations may be in it.
     pub async fn patch_node_status(&self, name: &str, patch: &Value) -> Result<Node, ApiError> {
         let path = format!("{}/status", NODES.object_path("", name));
-        self.patch("patch status of node", path, name.to_owned(), patch, json::node).await
+        self.unlimited().patch("patch status of node", path, name.to_owned(), patch, json::node).await
     }
 
     pub async fn get_csi_node(&self, name: &str) -> Result<CSINode, ApiError> {
@@ -75,20 +79,21 @@ impl Api {
     }
 
     pub async fn get_lease(&self, namespace: &str, name: &str) -> Result<Lease, ApiError> {
-        self.get("get lease", &LEASES, (namespace, name), json::lease).await
+        self.unlimited().get("get lease", &LEASES, (namespace, name), json::lease).await
     }
 
     pub async fn create_lease(&self, lease: &Lease) -> Result<Lease, ApiError> {
         let (namespace, name) = lease_name(lease);
         let body = json::write_lease(lease);
-        self.create(
-            "create lease",
-            LEASES.collection_path(namespace),
-            namespaced_name(namespace, name),
-            body,
-            json::lease,
-        )
-        .await
+        self.unlimited()
+            .create(
+                "create lease",
+                LEASES.collection_path(namespace),
+                namespaced_name(namespace, name),
+                body,
+                json::lease,
+            )
+            .await
     }
 
     /// Replaces the lease; if it has a resource version, only if that is still the current one.
@@ -96,7 +101,7 @@ impl Api {
         let (namespace, name) = lease_name(lease);
         let path = LEASES.object_path(namespace, name);
         let call = Call::new("update lease", Method::PUT, path, namespaced_name(namespace, name));
-        self.run(call.body(JSON, json::write_lease(lease)), json::lease).await
+        self.unlimited().run(call.body(JSON, json::write_lease(lease)), json::lease).await
     }
 
     /// In the event's own namespace.
@@ -104,13 +109,17 @@ impl Api {
         let namespace = event.metadata.namespace.as_deref().unwrap_or("default");
         let object = namespaced_name(namespace, event.metadata.name.as_deref().unwrap_or_default());
         let body = json::write_core_event(event);
-        self.create("create event", EVENTS.collection_path(namespace), object, body, json::core_event).await
+        self.unlimited()
+            .create("create event", EVENTS.collection_path(namespace), object, body, json::core_event)
+            .await
     }
 
     /// A strategic merge patch, of the count and the time.
     pub async fn patch_event(&self, namespace: &str, name: &str, patch: &Value) -> Result<Event, ApiError> {
         let path = EVENTS.object_path(namespace, name);
-        self.patch("patch event", path, namespaced_name(namespace, name), patch, json::core_event).await
+        self.unlimited()
+            .patch("patch event", path, namespaced_name(namespace, name), patch, json::core_event)
+            .await
     }
 }
 

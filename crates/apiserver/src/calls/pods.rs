@@ -1,8 +1,8 @@
 //! Pods.
 
 use http::Method;
-use model::PodUid;
 use model::k8s::Pod;
+use model::{PodPhase, PodUid};
 use ports::ApiError;
 use serde_json::{Value, json};
 
@@ -39,6 +39,10 @@ impl DeletePodOptions {
         }
         options
     }
+}
+
+fn has_terminal_phase(patch: &Value) -> bool {
+    patch["status"]["phase"].as_str().and_then(PodPhase::parse).is_some_and(PodPhase::is_terminal)
 }
 
 fn on_node(node: &str) -> String {
@@ -82,7 +86,9 @@ impl Api {
         patch: &Value,
     ) -> Result<Pod, ApiError> {
         let path = format!("{}/status", PODS.object_path(namespace, name));
-        self.patch("patch status of pod", path, namespaced_name(namespace, name), patch, json::pod).await
+        // The end of a pod is known at once, however much there is to say of others.
+        let api = if has_terminal_phase(patch) { self.unlimited() } else { self.clone() };
+        api.patch("patch status of pod", path, namespaced_name(namespace, name), patch, json::pod).await
     }
 
     pub async fn delete_pod(

@@ -49,6 +49,7 @@ pub fn plan(inputs: &PlanInputs) -> PodPlan {
     let later = if let RestartAll::Later(at) = reset { Some(at) } else { None };
     let mut plan = match (reset, inputs.observed.newest_sandbox()) {
         (RestartAll::Plan(plan), _) => plan,
+        (_, Some(_)) if !change.needed && inputs.entry.ledger.cgroup_lost => replace_cgroup(inputs),
         (_, Some(sandbox)) if !change.needed => with_sandbox(inputs, sandbox),
         _ => without_sandbox(inputs, &change),
     };
@@ -60,6 +61,14 @@ pub fn plan(inputs: &PlanInputs) -> PodPlan {
         plan.wake(inputs.now.mono_at(deadline));
     }
     plan
+}
+
+/// Processes can't be put back under the limits of their pod: they start again in a new sandbox.
+fn replace_cgroup(inputs: &PlanInputs) -> PodPlan {
+    let mut plan = PodPlan::default();
+    let text = "The cgroup of the pod was removed, the pod will be killed and re-created.";
+    plan.announce("cgroup removed", ApiEvent::warning("PodCgroupRemoved", text));
+    stop_pod(inputs, "somebody removed the pod's cgroup", plan)
 }
 
 /// Stops all containers and sandboxes. The next plan decides how to go on.

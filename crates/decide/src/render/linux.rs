@@ -7,7 +7,7 @@ use model::k8s;
 use model::node::CgroupVersion;
 use model::pod::PodView;
 
-use super::RenderContext;
+use super::{RenderContext, memory};
 use crate::resources::{
     Amounts, CPU, MEMORY, Overhead, container_limits, container_requests, cpu_quota, cpu_shares,
     has_pod_level_resources, limits_by_page_size, oom_score_adj, page_size_of_resource, pod_level_limits,
@@ -30,7 +30,8 @@ pub fn container_resources(
         .iter()
         .map(|size| HugepageLimit { page_size: size.clone(), limit: by_size[size] })
         .collect();
-    deny_swap(ctx, &mut resources);
+    memory::limit_swap(ctx, pod, container, &mut resources);
+    memory::set_memory_qos(ctx, pod, container, &mut resources);
     resources
 }
 
@@ -83,20 +84,6 @@ fn cgroup_limits(ctx: &RenderContext<'_>, requests: &Amounts, limits: &Amounts) 
         resources.unified = BTreeMap::from([("memory.oom.group".into(), "1".into())]);
     }
     resources
-}
-
-/// Containers don't swap.
-fn deny_swap(ctx: &RenderContext<'_>, resources: &mut LinuxResources) {
-    if !ctx.facts.swap_controller {
-        return;
-    }
-    match ctx.facts.cgroup_version {
-        // the limit there is of memory and swap together
-        CgroupVersion::V1 => resources.memory_swap_limit_in_bytes = resources.memory_limit_in_bytes,
-        CgroupVersion::V2 => {
-            resources.unified.insert("memory.swap.max".into(), "0".into());
-        }
-    }
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ mod hash;
 pub mod hostname;
 pub mod hosts_file;
 mod linux;
+mod memory;
 pub mod mounts;
 pub mod namespaces;
 pub mod ports;

@@ -1,11 +1,14 @@
 //! How much this node has, and how much of it pods may use. One computation for the Node object and for admission.
 
+use model::allocatable::ReservedFor;
 use model::node::{CapacityRules, HostFacts, NodeConfig, ThresholdValue};
 use model::quantity::{Format, Quantity};
 
 use super::{Amounts, CPU, EPHEMERAL_STORAGE, HUGE_PAGES_PREFIX, MEMORY};
 
 pub const PODS: &str = "pods";
+/// Processes and threads. It can be reserved, and is no part of the Node object.
+pub const PID: &str = "pid";
 
 pub fn capacity(rules: &CapacityRules, facts: &HostFacts) -> Amounts {
     let bytes = |bytes: u64| Quantity::from_units(i64::try_from(bytes).unwrap_or(i64::MAX), Format::BinarySi);
@@ -51,19 +54,45 @@ fn part_of(share: &ThresholdValue, whole: Quantity) -> Option<Quantity> {
     }
 }
 
+/// What is reserved for the system or for Kubernetes.
+pub(crate) fn reserved_for(rules: &CapacityRules, owner: ReservedFor) -> Amounts {
+    Amounts::from_api(Some(match owner {
+        ReservedFor::System => &rules.system_reserved,
+        ReservedFor::Kube => &rules.kube_reserved,
+    }))
+}
+
+/// What the cgroup of all pods is held to: what the node has, less what is reserved if that is enforced. The amount of
+/// the eviction thresholds is not taken off, and huge pages are not taken from memory: they are limited beside it.
+pub(crate) fn enforced_amounts(rules: &CapacityRules, facts: &HostFacts, less_reserved: bool) -> Amounts {
+    let mut amounts = capacity(rules, facts);
+    if let Some(count) = facts.pid_limit {
+        let count = i64::try_from(count).unwrap_or(i64::MAX);
+        amounts.set(PID, Quantity::from_units(count, Format::DecimalSi));
+    }
+    if !less_reserved {
+        return amounts;
+    }
+    let reserved = reserved_for(rules, ReservedFor::System).plus(&reserved_for(rules, ReservedFor::Kube));
+    less(&amounts, &reserved)
+}
+
+/// Never below zero.
+fn less(amounts: &Amounts, by: &Amounts) -> Amounts {
+    amounts.iter().map(|(name, amount)| (name, less_amount(amount, by.amount(name)))).collect()
+}
+
+fn less_amount(amount: Quantity, by: Quantity) -> Quantity {
+    let rest = amount - by;
+    if rest.is_negative() { Quantity::from_units(0, amount.format()) } else { rest }
+}
+
 /// Huge pages are memory too: what is set aside as such is not there as anything else.
 pub(crate) fn allocatable(capacity: &Amounts, reservation: &Amounts) -> Amounts {
-    let less = |amount: Quantity, by: Quantity| {
-        let rest = amount - by;
-        if rest.is_negative() { Quantity::from_units(0, amount.format()) } else { rest }
-    };
-    let mut allocatable = Amounts::default();
-    for (name, amount) in capacity.iter() {
-        allocatable.set(name, less(amount, reservation.amount(name)));
-    }
+    let mut allocatable = less(capacity, reservation);
     for (_, pages) in capacity.iter().filter(|(name, _)| name.starts_with(HUGE_PAGES_PREFIX)) {
         if let Some(memory) = allocatable.get(MEMORY) {
-            allocatable.set(MEMORY, less(memory, pages));
+            allocatable.set(MEMORY, less_amount(memory, pages));
         }
     }
     allocatable

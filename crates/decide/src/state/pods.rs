@@ -139,10 +139,14 @@ fn requests_of(entry: &PodEntry) -> PodRequests {
     // A pod that no source wants does not count, though it may still be stopping. A changed static pod is therefore
     // admitted while the old one still runs, and waits for its end afterwards.
     let counts = !(over || standing.rejection().is_some() || standing.is_removed());
-    let burstable = !over && entry.qos() == QosClass::Burstable;
+    let is = |class| !over && entry.qos() == class;
+    let (burstable, guaranteed) = (is(QosClass::Burstable), is(QosClass::Guaranteed));
+    let memory = entry.requests().memory_bytes().max(0);
     PodRequests {
         requested_by_others: counts.then(|| (entry.requests().clone(), entry.definition.host_ports.clone())),
         burstable_milli_cpu: if burstable { entry.requests().cpu_millis().max(0) } else { 0 },
+        burstable_memory: if burstable { memory } else { 0 },
+        guaranteed_memory: if guaranteed { memory } else { 0 },
     }
 }
 

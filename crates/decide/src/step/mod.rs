@@ -119,7 +119,11 @@ pub fn step(state: &mut NodeState, now: Now, event: Event) -> Vec<Effect> {
         Event::ApiAnswered(answer) => api::answered(state, &mut cx, answer),
         Event::Timer(key) => timer(state, &mut cx, key),
         Event::UserIdsRead { ids, unlisted } => user_ids::read(state, &mut cx, ids, unlisted),
-        Event::NodeCgroupsFailed => node_cgroups::failed(&mut cx),
+        Event::NodeCgroupsWritten { failures } => node_cgroups::written(state, &mut cx, failures),
+        Event::ReservedCgroupsWritten { results } => {
+            node_cgroups::reservations_written(state, &mut cx, results);
+        }
+        Event::CgroupRemoved { name } => node_cgroups::removed(state, &mut cx, &name),
         Event::PodArtifactsListed(seen) => sweep::leftovers(state, &mut cx, seen),
         Event::SweepEnded { problems } => sweep::swept(state, &mut cx, problems),
         Event::Evict { uid, reason, message, grace_secs } => {
@@ -132,6 +136,7 @@ pub fn step(state: &mut NodeState, now: Now, event: Event) -> Vec<Effect> {
         Event::DiskMeasured { uid, result } => disk_limits::measured(state, &mut cx, &uid, result),
         Event::LogCallEnded { id, result } => log_rotation::call_ended(state, &mut cx, &id, result),
         Event::FactsChanged(facts) => {
+            node_cgroups::facts_changed(state, &facts);
             state.facts = facts;
             cx.touched.extend(state.pods.keys().cloned());
         }

@@ -323,6 +323,10 @@ pub(super) fn plan_ended(state: &mut NodeState, cx: &mut Context, uid: &PodUid, 
             entry.ledger.directories_removed = true;
         }
     }
+    let made_cgroup = |action: &Action| matches!(action, Action::EnsureCgroup { .. });
+    if !plan.failed && !plan.skipped && plan.stages.iter().flat_map(|s| &s.actions).any(made_cgroup) {
+        entry.ledger.cgroup_lost = false;
+    }
     entry.observation_guard.record_plan_ended(&plan.stages);
     if plan.mutated {
         entry.last_mutation = cx.now.mono;

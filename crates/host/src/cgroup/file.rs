@@ -65,17 +65,20 @@ pub(super) fn changed_settings(directory: &Path, settings: Vec<Setting>) -> Vec<
 ///
 /// The kernel checks a quota and its period against each other and against the parent at each write. Which order works
 /// depends on the old values, so a write that is refused as invalid is repeated after the others.
+///
+/// A value that can't be written keeps none of the others from being written. The first failure is returned.
 pub(super) fn apply(directory: &Path, settings: Vec<Setting>) -> Result<(), CgroupError> {
     let mut refused = Vec::new();
+    let mut outcome = Ok(());
     for setting in changed_settings(directory, settings) {
         match apply_one(directory, &setting) {
             Err(CgroupError::Io { source, .. }) if Errno::from_io_error(&source) == Some(Errno::INVAL) => {
                 refused.push(setting);
             }
-            result => result?,
+            result => outcome = outcome.and(result),
         }
     }
-    refused.iter().try_for_each(|setting| apply_one(directory, setting))
+    refused.iter().fold(outcome, |outcome, setting| outcome.and(apply_one(directory, setting)))
 }
 
 fn apply_one(directory: &Path, setting: &Setting) -> Result<(), CgroupError> {
@@ -142,6 +145,17 @@ mod tests {
         let error = apply(dir.path(), settings::v2(&values, |_| true, "")).unwrap_err();
         assert!(error.to_string().ends_with("/pids.max: writing failed"), "{error}");
         assert!(!dir.path().join("pids.max").exists(), "not created");
+    }
+
+    #[test]
+    fn a_value_that_is_refused_keeps_no_other_back() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("memory.max")).unwrap();
+        fs::write(dir.path().join("pids.max"), "max\n").unwrap();
+        let values = CgroupValues { memory_limit: Some(1), pids_limit: Some(7), ..CgroupValues::default() };
+        let error = apply(dir.path(), settings::v2(&values, |_| true, "")).unwrap_err();
+        assert!(error.to_string().ends_with("/memory.max: writing failed"), "{error}");
+        assert_eq!(fs::read_to_string(dir.path().join("pids.max")).unwrap(), "7");
     }
 
     #[test]

@@ -49,14 +49,18 @@ impl CgroupLayout {
 
     /// Directories that a cgroup needs and does not have. `path` is in the configuration's form.
     pub fn missing(&self, path: &str) -> Vec<PathBuf> {
+        self.required_directories(path).into_iter().filter(|path| !path.is_dir()).collect()
+    }
+
+    /// The directories that every cgroup has.
+    pub(super) fn required_directories(&self, path: &str) -> Vec<PathBuf> {
         let below = path.trim_start_matches('/');
-        let wanted: Vec<PathBuf> = match self {
+        match self {
             CgroupLayout::V1(hierarchies) => {
                 hierarchies.iter().filter(|h| h.is_required()).map(|h| h.mount.join(below)).collect()
             }
             CgroupLayout::V2 { root } => vec![root.join(below)],
-        };
-        wanted.into_iter().filter(|path| !path.is_dir()).collect()
+        }
     }
 
     /// The directories of a cgroup: `path` as `CgroupName::spell` returns it.

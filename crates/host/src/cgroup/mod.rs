@@ -10,6 +10,8 @@
 //! - `settings`: from numbers to files (pure)
 //! - `v1`, `v2`: making, testing for and filling a cgroup of that version
 //! - `systemd`: the same through slices
+//! - `removals`: which cgroups somebody removed
+//! - `placement`: moving processes that are no pods
 //! - `clear`: killing what runs in a cgroup and removing it
 //!
 //! Files are accessed in tokio's blocking pool only, because an access may wait long for a kernel lock.
@@ -17,6 +19,8 @@
 mod clear;
 mod file;
 mod layout;
+mod placement;
+mod removals;
 mod settings;
 mod systemd;
 mod v1;
@@ -33,10 +37,13 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
+use futures::StreamExt;
+use futures::stream::BoxStream;
 use model::cgroup::{CgroupDriver, CgroupName, CgroupSpec, CgroupValues};
 use ports::{CgroupError, Cgroups};
 
 pub use layout::{CgroupLayout, Hierarchy, detect, detect_in};
+pub use placement::ProcessCgroup;
 
 use systemd::{Slice, SystemdBus, SystemdUnits};
 
@@ -172,9 +179,43 @@ impl Cgroups for HostCgroups {
         .await
     }
 
+    async fn update(&self, spec: &CgroupSpec) -> Result<(), CgroupError> {
+        let path = self.path_to_change(&spec.name)?;
+        let shown =
+            format!("[{}]", spec.name.0.iter().map(|part| format!("{part:?}")).collect::<Vec<_>>().join(" "));
+        self.with_layout(&path, move |layout, below| check_exists(layout, below, shown)).await?;
+        if let Driver::Systemd(units) = &*self.driver.load_full() {
+            self.ensure_slice(units.as_ref(), &spec.name, &path, &spec.values).await?;
+        }
+        let values = spec.values.clone();
+        self.with_layout(&path, move |layout, below| match layout {
+            CgroupLayout::V1(hierarchies) => v1::update(hierarchies, below, &values),
+            CgroupLayout::V2 { root } => v2::update(root, below, &values),
+        })
+        .await
+    }
+
     async fn exists(&self, name: &CgroupName) -> Result<bool, CgroupError> {
         let path = self.to_path(name)?;
         self.with_layout(&path, exists).await
+    }
+
+    fn removals(&self, above: Vec<CgroupName>) -> BoxStream<'static, CgroupName> {
+        let driver = self.driver.load().kind();
+        let directories = above.iter().enumerate().flat_map(|(index, name)| {
+            let paths = self.layout.required_directories(&name.to_path(driver));
+            paths.into_iter().map(move |path| (path, index))
+        });
+        let removed = removals::removals(directories.collect());
+        let named = removed.filter_map(move |(index, entry)| {
+            let parent = &above[index];
+            let child = match driver {
+                CgroupDriver::Cgroupfs => Some(entry),
+                CgroupDriver::Systemd => Slice::child(parent, &entry),
+            };
+            std::future::ready(child.map(|child| parent.child(child)))
+        });
+        named.boxed()
     }
 
     async fn destroy(&self, name: &CgroupName) -> Result<(), CgroupError> {
@@ -209,6 +250,22 @@ fn exists(layout: &CgroupLayout, below: &str) -> Result<bool, CgroupError> {
     match layout {
         CgroupLayout::V1(hierarchies) => Ok(v1::exists(hierarchies, below)),
         CgroupLayout::V2 { root } => v2::exists(root, below),
+    }
+}
+
+/// `shown`: the name as the error has it.
+fn check_exists(layout: &CgroupLayout, below: &str, shown: String) -> Result<(), CgroupError> {
+    let (what, missing) = match layout {
+        CgroupLayout::V1(_) => {
+            let paths = layout.missing(below);
+            ("paths", paths.iter().map(|path| path.display().to_string()).collect())
+        }
+        CgroupLayout::V2 { root } => ("controllers", v2::missing(root, below)?),
+    };
+    let is_there = missing.is_empty() && layout.directories(below).iter().any(|path| path.is_dir());
+    match is_there {
+        true => Ok(()),
+        false => Err(CgroupError::Missing { path: shown, what: format!("{what}: {}", missing.join(", ")) }),
     }
 }
 

@@ -117,6 +117,11 @@ pub(super) fn v2(values: &CgroupValues, has: impl Fn(&str) -> bool, cpu_max: &st
     {
         out.push(Setting::bytes("memory.max", or_max(bytes)));
     }
+    if has("memory") {
+        let protected = [("memory.min", values.memory_min), ("memory.low", values.memory_low)];
+        let wanted = protected.into_iter().filter_map(|(file, bytes)| Some(Setting::bytes(file, bytes?)));
+        out.extend(wanted);
+    }
     if has("pids")
         && let Some(count) = values.pids_limit
     {
@@ -152,6 +157,8 @@ mod tests {
             cpu_quota: Some(50_000),
             cpu_period: Some(100_000),
             memory_limit: Some(64 << 20),
+            memory_min: Some(32 << 20),
+            memory_low: Some(0),
             pids_limit: Some(100),
             hugepage_limits: [("2MB".to_owned(), 4 << 20)].into(),
         }
@@ -181,6 +188,8 @@ mod tests {
                 "cpu.weight=20",
                 "cpu.max=50000 100000",
                 "memory.max=67108864",
+                "memory.min=33554432",
+                "memory.low=0",
                 "pids.max=100",
                 "hugetlb.2MB.max=4194304",
                 "hugetlb.2MB.rsvd.max=4194304",
@@ -191,7 +200,10 @@ mod tests {
     #[test]
     fn only_the_controllers_that_are_there() {
         assert_eq!(shown(&v1(&all(), |c| c == "pids")), ["pids.max=100"]);
-        assert_eq!(shown(&v2(&all(), |c| c == "memory", "")), ["memory.max=67108864"]);
+        assert_eq!(
+            shown(&v2(&all(), |c| c == "memory", "")),
+            ["memory.max=67108864", "memory.min=33554432", "memory.low=0"]
+        );
         assert!(v1(&CgroupValues::default(), |_| true).is_empty());
         assert!(v2(&CgroupValues::default(), |_| true, "").is_empty());
     }

@@ -18,6 +18,7 @@ pub(super) fn ensure(
     below: &str,
     values: &CgroupValues,
 ) -> Result<(), CgroupError> {
+    let mut outcome = Ok(());
     for hierarchy in hierarchies {
         match ensure_directory(hierarchy, below) {
             Err(error) if !hierarchy.is_required() => {
@@ -26,9 +27,20 @@ pub(super) fn ensure(
             }
             result => result?,
         }
-        file::apply(&hierarchy.mount.join(below), wanted(hierarchy, values))?;
+        outcome = outcome.and(file::apply(&hierarchy.mount.join(below), wanted(hierarchy, values)));
     }
-    Ok(())
+    outcome
+}
+
+/// Writes the values into a cgroup that exists. Directories and cpusets are left as they are.
+pub(super) fn update(
+    hierarchies: &[Hierarchy],
+    below: &str,
+    values: &CgroupValues,
+) -> Result<(), CgroupError> {
+    hierarchies.iter().filter(|hierarchy| hierarchy.is_required()).fold(Ok(()), |outcome, hierarchy| {
+        outcome.and(file::apply(&hierarchy.mount.join(below), wanted(hierarchy, values)))
+    })
 }
 
 fn ensure_directory(hierarchy: &Hierarchy, below: &str) -> Result<(), CgroupError> {

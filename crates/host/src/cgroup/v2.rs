@@ -21,6 +21,28 @@ pub(super) fn ensure(root: &Path, below: &str, values: &CgroupValues) -> Result<
     file::apply(&parent, wanted(root, &parent, values)?)
 }
 
+/// Writes the values into a cgroup that exists.
+pub(super) fn update(root: &Path, below: &str, values: &CgroupValues) -> Result<(), CgroupError> {
+    let directory = root.join(below);
+    file::apply(&directory, wanted(root, &directory, values)?)
+}
+
+/// The needed controllers of the host that the cgroup lacks.
+pub(super) fn missing(root: &Path, below: &str) -> Result<Vec<String>, CgroupError> {
+    let own = match controllers(&root.join(below)) {
+        Ok(own) => own,
+        Err(CgroupError::Io { source, .. })
+            if file::gone(&source) || source.kind() == ErrorKind::NotADirectory =>
+        {
+            BTreeSet::new()
+        }
+        Err(error) => return Err(error),
+    };
+    let host = controllers(root)?;
+    let needed = REQUIRED_CONTROLLERS.iter().filter(|needed| host.contains(**needed));
+    Ok(needed.filter(|needed| !own.contains(**needed)).map(|needed| (*needed).to_owned()).collect())
+}
+
 /// Enables in the children of `directory` all controllers that it has itself. The runtime's containers, further down,
 /// need more than we do (io), and each ancestor must enable it.
 fn enable_for_children(directory: &Path) -> Result<(), CgroupError> {
@@ -65,20 +87,8 @@ fn wanted(root: &Path, directory: &Path, values: &CgroupValues) -> Result<Vec<Se
 
 /// Whether the directory exists with every needed controller that the host has.
 pub(super) fn exists(root: &Path, below: &str) -> Result<bool, CgroupError> {
-    let own = match controllers(&root.join(below)) {
-        Ok(own) => own,
-        Err(CgroupError::Io { source, .. })
-            if file::gone(&source) || source.kind() == ErrorKind::NotADirectory =>
-        {
-            return Ok(false);
-        }
-        Err(error) => return Err(error),
-    };
-    let host = controllers(root)?;
-    Ok(REQUIRED_CONTROLLERS
-        .iter()
-        .filter(|needed| host.contains(**needed))
-        .all(|needed| own.contains(*needed)))
+    // A directory that is gone may lack nothing, on a host without controllers.
+    Ok(root.join(below).is_dir() && missing(root, below)?.is_empty())
 }
 
 /// Whether the cgroup exists and every file has its wanted value.

@@ -128,6 +128,8 @@ fn read(config: &FactsConfig) -> Result<HostFacts, FactsError> {
         // As upstream: everything but the unified hierarchy counts as version 1.
         cgroup_version: cgroups.as_ref().map_or(CgroupVersion::V1, CgroupLayout::version),
         swap_controller: cgroups.is_some_and(|layout| host.swap_controller(&layout)),
+        pid_limit: host.pid_limit(),
+        page_size: rustix::param::page_size() as u64,
         hugepage_sizes: parse::hugepage_sizes(&host.names("/sys/kernel/mm/hugepages")),
         thermal_throttle_paths: host.thermal_throttle_paths(),
         node_ips: Vec::new(),
@@ -241,6 +243,12 @@ impl HostRoot {
         parse::cpu_count(&self.text(&format!("{CPU_ROOT}/online")))
             .unwrap_or_else(|| parse::cpuinfo_count(&self.text("/proc/cpuinfo")))
             .max(1)
+    }
+
+    /// The kernel allows no more processes than it has numbers for, and no more threads than it has memory for.
+    fn pid_limit(&self) -> Option<u64> {
+        let number = |path| self.trimmed_text(path).parse::<u64>().ok();
+        Some(number("/proc/sys/kernel/pid_max")?.min(number("/proc/sys/kernel/threads-max")?))
     }
 
     fn thermal_throttle_paths(&self) -> Vec<String> {

@@ -56,6 +56,8 @@ async fn a_host_with_everything() {
             "process = \"u:r:t:s0\"\nfile = \"u:object_r:f_t:s0\"\n",
         ),
         ("proc/sys/kernel/osrelease", "6.1.0-test\n"),
+        ("proc/sys/kernel/pid_max", "32768\n"),
+        ("proc/sys/kernel/threads-max", "9000\n"),
         ("proc/sys/kernel/random/boot_id", "b\n"),
         ("etc/resolv.conf", "nameserver 192.0.2.53\n"),
         ("etc/hosts", "127.0.0.1 localhost\n"),
@@ -68,6 +70,8 @@ async fn a_host_with_everything() {
         online_cpus: (0..4).collect(),
         cgroup_version: CgroupVersion::V2,
         swap_controller: true,
+        pid_limit: Some(9000),
+        page_size: rustix::param::page_size() as u64,
         hugepage_sizes: vec!["2MB".into(), "1GB".into()],
         thermal_throttle_paths: vec![
             "/sys/devices/system/cpu/cpu2/thermal_throttle".into(),
@@ -111,6 +115,7 @@ async fn a_host_with_next_to_nothing() {
         memory_bytes: 1_024_000,
         swap_bytes: 10_240,
         cgroup_version: CgroupVersion::V1,
+        page_size: rustix::param::page_size() as u64,
         os_image: "Unknown".into(),
         node_ips: vec!["192.0.2.1".into(), "2001:db8::1".into()],
         ..HostFacts::default()

@@ -209,6 +209,7 @@ kube-system   etcd-vm   0/0     Pending            0          <unknown>   <none>
             volumes: Vec::new(),
             selinux_volumes: Vec::new(),
             pod_certificates: Vec::new(),
+            protected_memory: None,
             watches: vec![
                 WatchReport { resource: "pods".into(), last_word_secs: 61.2, ..WatchReport::default() },
                 WatchReport {

@@ -31,6 +31,7 @@ const EFFECTIVE: &[&str] = &[
     "ImageVolumeWithDigest",
     "KubeletCrashLoopBackOffMax",
     "KubeletEnsureSecretPulledImages",
+    "KubeletInUserNamespace",
     "KubeletRegistrationGetOnExistsOnly",
     "KubeletServiceAccountTokenForCredentialProviders",
     "LocalStorageCapacityIsolationFSQuotaMonitoring",
@@ -45,6 +46,7 @@ const EFFECTIVE: &[&str] = &[
     "PodReadyToStartContainersCondition",
     "PodsAPI",
     "PreventStaticPodAPIReferences",
+    "QOSReserved",
     "ReduceDefaultCrashLoopBackOffDecay",
     "ReloadKubeletClientCAFile",
     "ReloadKubeletServerCertificateFile",
@@ -296,7 +298,7 @@ mod tests {
     #[test]
     fn the_user_hears_of_gates_that_do_nothing() {
         let set = given(&[
-            ("QOSReserved", true),
+            ("CPUManagerPolicyAlphaOptions", true),
             ("NodeSwap", true),
             ("LoggingAlphaOptions", true),
             ("AllAlpha", false),
@@ -306,7 +308,7 @@ mod tests {
             remarks,
             [
                 "feature gate NodeSwap is generally available and will go away in a later release",
-                "feature gates are set but have no effect yet: QOSReserved",
+                "feature gates are set but have no effect yet: CPUManagerPolicyAlphaOptions",
             ]
         );
     }

@@ -40,8 +40,8 @@ const OWN_FLAGS: &[Flag] = &[
     own("config-dir", Text, General, Honoured, "", "directory of *.conf files that change the configuration, in the order of their names"),
     own("root-dir", Text, General, Honoured, "/var/lib/kubelet", "directory of the agent's files"),
     own("cert-dir", Text, General, Honoured, "/var/lib/kubelet/pki", "directory of certificates"),
-    own("lock-file", Text, General, NoEffectYet, "", "file to hold a lock on while running"),
-    own("exit-on-lock-contention", Bool, General, NoEffectYet, "false", "end when another process opens the lock file"),
+    own("lock-file", Text, General, Honoured, "", "file to hold a lock on while running"),
+    own("exit-on-lock-contention", Bool, General, Honoured, "false", "end when another process opens the lock file"),
     own("version", Version, General, Honoured, "false", "print the version and end; raw prints its parts"),
     own("help", Bool, General, Honoured, "false", "print this text and end"),
 

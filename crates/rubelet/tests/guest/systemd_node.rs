@@ -53,13 +53,23 @@ fn a_pod_of_a_unit(node: &GuestNode, cpus: u64) {
     assert_eq!(cgroup_files(node, &dir), ["70000 100000", &weight(512), "67108864"]);
     let container_dir = format!("{dir}/cri-containerd-{}.scope", container_id(&pod, "c"));
     assert_eq!(cgroup_files(node, &container_dir), ["70000 100000", &weight(512), "67108864"]);
+    let memory = allocatable_memory(node);
     assert_eq!(
         cgroup_files(node, "/sys/fs/cgroup/kubepods.slice"),
-        ["max 100000", &weight(1024 * cpus), "max"]
+        ["max 100000", &weight(1024 * (cpus * 1000 - RESERVED_MILLI_CPU) / 1000), &memory]
     );
+    let pids = "expr $(sort -n /proc/sys/kernel/pid_max /proc/sys/kernel/threads-max | head -n 1) - 40";
+    let allowed = node.guest.run("cat /sys/fs/cgroup/kubepods.slice/pids.max");
+    assert_eq!(allowed.trim(), node.guest.run(pids).trim());
+    let reserved = node.guest.run("cat /sys/fs/cgroup/system.slice/cpu.weight");
+    assert_eq!(reserved.trim(), weight(1024 * RESERVED_MILLI_CPU / 1000));
+    let kernel = node.guest.run("cd /proc/sys && cat vm/overcommit_memory kernel/panic kernel/panic_on_oops");
+    assert_eq!(kernel.split_whitespace().collect::<Vec<_>>(), ["1", "10", "1"]);
     // systemd knows of these values, so it does not take them back at its next `daemon-reload`.
     node.guest.run("systemctl daemon-reload");
     assert_eq!(cgroup_files(node, &dir), ["70000 100000", &weight(512), "67108864"]);
+    let of_pods = cgroup_files(node, "/sys/fs/cgroup/kubepods.slice");
+    assert_eq!(of_pods.last(), Some(&memory));
 
     node.guest.run("systemctl stop kubelet");
     let ended = "ActiveState,ExecMainStatus,Result";
@@ -178,6 +188,17 @@ fn a_killed_agent_is_started_again_and_its_pod_keeps_running(node: &GuestNode) {
         let left = node.guest.run("ls -d /var/lib/kubelet/pods/* /var/log/pods/* 2>/dev/null | cat");
         if left.trim().is_empty() { Ok(()) } else { Err(left) }
     });
+}
+
+/// What the configuration of the guest's node reserves.
+const RESERVED_MILLI_CPU: u64 = 200;
+const RESERVED_KIB: u64 = 16 << 10;
+
+/// What is left of the machine's memory, in whole pages.
+fn allocatable_memory(node: &GuestNode) -> String {
+    let total = node.guest.run("sed -n 's/^MemTotal: *\\([0-9]*\\) kB/\\1/p' /proc/meminfo");
+    let total: u64 = total.trim().parse().expect("the machine's memory");
+    ((total - RESERVED_KIB) / 4 * 4096).to_string()
 }
 
 /// How the kernel's version 2 counts what Kubernetes calls shares.

@@ -13,6 +13,7 @@ mod iptables_chains;
 mod kubectl;
 mod kubectl_top;
 mod metrics;
+mod node_cgroups;
 mod node_log_query;
 mod notify;
 mod pods_api;

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use model::Wall;
 use model::report::{
-    AgentCounters, CertificateCount, NodeReport, PodReport, SelinuxCount, SelinuxOutcome, VolumeCount,
-    WatchReport,
+    AgentCounters, CertificateCount, NodeReport, PodReport, ProtectedMemoryReport, SelinuxCount,
+    SelinuxOutcome, VolumeCount, WatchReport,
 };
 use prometheus::Registry;
 
@@ -188,6 +188,7 @@ pub(super) fn add_agent(registry: &Registry, figures: &AgentSnapshot) {
     add_volumes(&add, &node.volumes);
     add_selinux(&add, &node.selinux_volumes);
     add_certificates(&add, &node.pod_certificates);
+    add_protected_memory(&add, node.protected_memory);
     add_watches(&add, &node.watches);
     let flag = |name, about, set: bool| add.gauge(name, about, f64::from(u8::from(set)));
     flag("rubelet_runtime_ready", "1 if the container runtime reports that it is ready.", node.runtime_ready);
@@ -271,6 +272,14 @@ fn add_selinux(add: &Registrar<'_>, counts: &[SelinuxCount]) {
             gauges.with_label_values(values).set(saturating_i64(*count));
         }
     }
+}
+
+fn add_protected_memory(add: &Registrar<'_>, protected: Option<ProtectedMemoryReport>) {
+    let Some(ProtectedMemoryReport { min_bytes, low_bytes }) = protected else { return };
+    let about = "Memory that is never taken from guaranteed pods (memory.min), in bytes.";
+    add.gauge("kubelet_memory_qos_node_memory_min_bytes", about, min_bytes as f64);
+    let about = "Memory that is taken from burstable pods last (memory.low), in bytes.";
+    add.gauge("kubelet_memory_qos_node_memory_low_bytes", about, low_bytes as f64);
 }
 
 fn add_certificates(add: &Registrar<'_>, certificates: &[CertificateCount]) {

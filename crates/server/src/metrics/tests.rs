@@ -4,8 +4,8 @@ use super::*;
 use crate::stats::VolumeFigures;
 use crate::testing::metrics;
 use model::report::{
-    AgentCounters, CertificateCount, ImageRequests, NodeReport, PodReport, SelinuxCount, SelinuxOutcome,
-    VolumeCount, WatchReport,
+    AgentCounters, CertificateCount, ImageRequests, NodeReport, PodReport, ProtectedMemoryReport,
+    SelinuxCount, SelinuxOutcome, VolumeCount, WatchReport,
 };
 
 /// Reads the text format strictly: each family once, with HELP before TYPE before its samples, no sample twice, and
@@ -129,6 +129,7 @@ fn figures() -> AgentSnapshot {
             count,
         })
         .into(),
+        protected_memory: Some(ProtectedMemoryReport { min_bytes: 64, low_bytes: 32 }),
         pod_certificates: vec![CertificateCount {
             signer_name: "a.b/c".into(),
             state: "fresh".into(),
@@ -214,6 +215,8 @@ fn the_text_is_well_formed_and_has_the_kubelets_names_types_and_labels() {
         ("kubelet_imagemanager_ondisk_pullintents", "gauge", ""),
         ("kubelet_lifecycle_handler_http_fallbacks_total", "counter", ""),
         ("kubelet_managed_ephemeral_containers", "gauge", ""),
+        ("kubelet_memory_qos_node_memory_low_bytes", "gauge", ""),
+        ("kubelet_memory_qos_node_memory_min_bytes", "gauge", ""),
         ("kubelet_metrics_provider", "gauge", "provider"),
         ("kubelet_mirror_pods", "gauge", ""),
         ("kubelet_node_name", "gauge", "node"),

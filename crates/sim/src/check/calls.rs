@@ -93,7 +93,7 @@ impl InvariantChecker {
             }
         };
         let part = format!("pod{uid}");
-        let cgroup = world.cgroups.iter().any(|name| name.0.last() == Some(&part));
+        let cgroup = world.cgroups.keys().any(|name| name.0.last() == Some(&part));
         let missing = missing.or_else(|| (!cgroup).then(|| "cgroup".to_owned()));
         if let Some(missing) = missing {
             self.violate("prepare first", format!("{what} of {uid}, whose {missing} is missing"));
@@ -123,7 +123,7 @@ impl InvariantChecker {
         let live = world.of_pod(uid).find(|c| c.is_live()).map(|c| format!("container {}", c.name));
         let volumes = world.disk.pods.get(uid).filter(|v| !v.is_empty()).map(|_| "a volume".to_owned());
         let part = format!("pod{uid}");
-        let cgroup = world.cgroups.iter().any(|n| n.0.last() == Some(&part)).then(|| "its cgroup".to_owned());
+        let cgroup = world.cgroups.keys().any(|n| n.0.last() == Some(&part)).then(|| "its cgroup".to_owned());
         if let Some(left) = live.or(volumes).or(cgroup) {
             self.violate("K6", format!("the object of {uid} is deleted while {left} is still there"));
         }

@@ -2,6 +2,7 @@
 //! the first violation ends the run. The data for the checks is kept here, apart from the state that is checked.
 
 mod calls;
+mod cgroups;
 mod settled;
 mod state;
 mod volumes;

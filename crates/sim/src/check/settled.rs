@@ -46,7 +46,9 @@ pub fn unsettled<'a>(
             return Some(format!("pod {uid}: {problem} (the agent says: {why:?})"));
         }
     }
-    large_log(world, state).or_else(|| mirrors(state, sources))
+    large_log(world, state)
+        .or_else(|| super::cgroups::wrong_class_values(world, state))
+        .or_else(|| mirrors(state, sources))
 }
 
 /// How late a full log may be noticed: the longest pause between two measurements, and slow calls.
@@ -99,7 +101,7 @@ pub fn nothing_left(world: &World, uid: &PodUid) -> Option<String> {
         return Some(format!("log directory {dir} is left"));
     }
     let part = format!("pod{uid}");
-    if world.cgroups.iter().any(|name| name.0.last() == Some(&part)) {
+    if world.cgroups.keys().any(|name| name.0.last() == Some(&part)) {
         return Some("its cgroup is left".into());
     }
     None

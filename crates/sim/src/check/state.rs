@@ -26,6 +26,7 @@ impl InvariantChecker {
         if *state.pods.requests() != state.pods.sum_requests() {
             self.violate("sums", "what pods ask for in all is not what the kept sums say".into());
         }
+        self.requests_fit(state);
         for effect in effects {
             if let Effect::RunPlan { uid, epoch, .. } = effect
                 && state.pods.get(uid).and_then(|e| e.plan.as_ref()).is_none_or(|p| p.epoch != *epoch)

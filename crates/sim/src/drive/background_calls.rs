@@ -320,7 +320,7 @@ impl Simulation {
             pod_dirs_complete: true,
             log_dirs: self.world.disk.logs.keys().cloned().collect(),
             dead_links: self.world.disk.dead_links(),
-            pod_cgroups: self.world.cgroups.iter().filter(is_pod).cloned().collect(),
+            pod_cgroups: self.world.cgroups.keys().filter(is_pod).cloned().collect(),
         }
     }
 

@@ -206,7 +206,7 @@ fn first_call(action: &Action, now: Nanos, when: &dyn Fn(Mono) -> Nanos) -> Worl
         Action::MakePodDirs { log_dir, containers } => {
             WorldCall::MakeDirs { log_dir: log_dir.clone(), containers: containers.clone() }
         }
-        Action::EnsureCgroup { spec } => WorldCall::EnsureCgroup(spec.name.clone()),
+        Action::EnsureCgroup { spec } => WorldCall::EnsureCgroup(spec.clone()),
         Action::SetUpVolume { volume } | Action::ExpandVolume { volume, .. } => {
             WorldCall::SetUpVolume(volume.name.clone(), content_of(volume))
         }

@@ -306,8 +306,19 @@ impl Simulation {
             }
             Effect::ForgetPod { uid } => self.check.pod_forgotten(&uid),
             Effect::EnsureCgroups { specs } => {
-                self.world.cgroups.extend(specs.into_iter().map(|s| s.name));
+                self.check.node_cgroups_written(&self.config, &self.facts, &specs);
+                let first = !specs.iter().any(|spec| self.world.cgroups.contains_key(&spec.name));
+                if first || self.mutant != Mutant::LosesCgroupNews {
+                    self.world.cgroups.extend(specs.into_iter().map(|s| (s.name, s.values)));
+                }
+                self.post_once(self.generation, Event::NodeCgroupsWritten { failures: Vec::new() });
             }
+            Effect::UpdateReservedCgroups { specs } => {
+                let results = specs.iter().map(|_| Ok(())).collect();
+                self.world.cgroups.extend(specs.into_iter().map(|s| (s.name, s.values)));
+                self.post_once(self.generation, Event::ReservedCgroupsWritten { results });
+            }
+            Effect::EndAgent { reason } => self.check.violate("cgroups", format!("the agent ends: {reason}")),
             Effect::ReadUserIds => self.schedule_background_call(BackgroundCall::ReadUserIds),
             Effect::ListPodArtifacts => self.schedule_background_call(BackgroundCall::ListPodArtifacts),
             Effect::Sweep(sweep) => self.begin_sweep(sweep),

@@ -40,6 +40,8 @@ pub enum Mutant {
     DropsTimers,
     /// Forgets when to measure the logs of containers.
     ForgetsLogs,
+    /// Writes the cgroups above pods when they are made, and never again.
+    LosesCgroupNews,
     /// Delivers an object's first state, and never its changes.
     LosesObjectNews,
     /// Never delivers the outcome of certificate requests.
@@ -68,6 +70,8 @@ pub enum Mutant {
     ForgetsMutations,
     /// Publishes a pod that has ended as running.
     TerminalPhaseFlips,
+    /// Offers pods all that the host has.
+    ForgetsReservations,
     /// Overlooks that a pod is marked for deletion.
     IgnoresDeletion,
     /// Gives containers more time to stop with each plan.
@@ -111,7 +115,7 @@ pub enum Mutant {
 }
 
 impl Mutant {
-    pub const DRIVER: [Mutant; 18] = [
+    pub const DRIVER: [Mutant; 19] = [
         Mutant::LateReadingTimes,
         Mutant::DropsPlanEnded,
         Mutant::IgnoresCancel,
@@ -119,6 +123,7 @@ impl Mutant {
         Mutant::HidesFailures,
         Mutant::DropsTimers,
         Mutant::ForgetsLogs,
+        Mutant::LosesCgroupNews,
         Mutant::LosesObjectNews,
         Mutant::LosesCertificateNews,
         Mutant::BlocksAllReadings,
@@ -131,9 +136,10 @@ impl Mutant {
         Mutant::ForgetsPastVolumes,
         Mutant::FailsTheWholeReading,
     ];
-    pub const DECISIONS: [Mutant; 22] = [
+    pub const DECISIONS: [Mutant; 23] = [
         Mutant::ForgetsMutations,
         Mutant::TerminalPhaseFlips,
+        Mutant::ForgetsReservations,
         Mutant::IgnoresDeletion,
         Mutant::GraceGrows,
         Mutant::StopsAtOnce,
@@ -342,6 +348,10 @@ impl Mutant {
                     if ended.contains(uid) =>
                 {
                     Arc::make_mut(status).phase = Some("Running".into());
+                }
+                (Mutant::ForgetsReservations, Effect::EnsureCgroups { specs }) => {
+                    let all = i64::try_from(state.facts.memory_bytes).ok();
+                    specs.iter_mut().take(1).for_each(|pods| pods.values.memory_limit = all);
                 }
                 (Mutant::StopsAtOnce, Effect::RunPlan { stages, .. }) => *stages = Arc::new(at_once(stages)),
                 (Mutant::GraceGrows, Effect::RunPlan { epoch, stages, .. }) => {

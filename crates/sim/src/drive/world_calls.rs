@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use decide::StartContainer;
-use model::cgroup::CgroupName;
+use model::cgroup::{CgroupName, CgroupSpec};
 use model::cri::{IdMapping, SandboxConfig};
 use model::{ContainerId, SandboxId};
 
@@ -24,7 +24,7 @@ pub enum WorldCall {
         log_dir: String,
         containers: Vec<String>,
     },
-    EnsureCgroup(CgroupName),
+    EnsureCgroup(CgroupSpec),
     /// With its content, if the agent writes it.
     SetUpVolume(String, Option<String>),
     StoreUserIds(IdMapping),
@@ -450,8 +450,8 @@ fn carry_out(world: &mut World, uid: &model::PodUid, op: &WorldCall) -> Result<W
             let number = |c: &String| world.disk.highest_log(log_dir, c).map(|n| (c.clone(), n));
             Ok(WorldCallOutput::Dirs(containers.iter().filter_map(number).collect()))
         }
-        WorldCall::EnsureCgroup(name) => {
-            world.cgroups.insert(name.clone());
+        WorldCall::EnsureCgroup(spec) => {
+            world.cgroups.insert(spec.name.clone(), spec.values.clone());
             Ok(WorldCallOutput::Nothing)
         }
         WorldCall::SetUpVolume(volume, content) => {

@@ -12,9 +12,10 @@ use std::time::Duration;
 
 use decide::objects::CERTIFICATES_GATE;
 use model::PodUid;
+use model::allocatable::AllocatableConfig;
 use model::k8s::{Pod, Quantity};
 use model::log_rotation::LogRotationConfig;
-use model::node::{HostFacts, NodeConfig};
+use model::node::{CapacityRules, HostFacts, NodeConfig, NodeObjectConfig};
 use model::pod::Source;
 use model::runtime_class::{RuntimeClass, RuntimeClasses};
 
@@ -247,12 +248,30 @@ fn config(rng: &mut Rng) -> NodeConfig {
         max_dead_containers_per_container: *rng.pick(&[0, 1, 1, 3]),
         max_dead_containers: *rng.pick(&[-1, -1, -1, 4]),
         min_container_ttl: Duration::from_secs(*rng.pick(&[0, 0, 30])),
+        node_object: NodeObjectConfig { capacity: reserved(), ..NodeObjectConfig::default() },
+        allocatable: AllocatableConfig { reserved_memory_percent: Some(50), ..AllocatableConfig::default() },
         ..NodeConfig::default()
+    }
+}
+
+/// What is kept from pods.
+pub const RESERVED_MEMORY: u64 = 192 << 20;
+pub const RESERVED_PIDS: u64 = 768;
+
+fn reserved() -> CapacityRules {
+    let list = |amounts: &[(&str, u64)]| {
+        amounts.iter().map(|(name, amount)| ((*name).to_owned(), Quantity(amount.to_string()))).collect()
+    };
+    CapacityRules {
+        system_reserved: list(&[("memory", RESERVED_MEMORY / 2), ("pid", RESERVED_PIDS)]),
+        kube_reserved: list(&[("memory", RESERVED_MEMORY / 2)]),
+        ..CapacityRules::default()
     }
 }
 
 fn facts() -> HostFacts {
     HostFacts {
+        pid_limit: Some(32_768),
         memory_bytes: 8 << 30,
         cpus: 4,
         node_ips: vec!["192.0.2.7".into()],

@@ -12,7 +12,7 @@ mod storage;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::cgroup::CgroupName;
+use model::cgroup::{CgroupName, CgroupValues};
 use model::{ContainerId, Mono, Now, PodUid, SandboxId, Wall};
 
 pub use attachments::Attachments;
@@ -102,7 +102,8 @@ pub struct World {
     pub signer: Signer,
     pub disk: Disk,
     pub logs: Logs,
-    pub cgroups: BTreeSet<CgroupName>,
+    /// With the values that were written last.
+    pub cgroups: BTreeMap<CgroupName, CgroupValues>,
     /// Containers that something outside has removed while they ran, by pod and name.
     pub removed_by_others: BTreeSet<(PodUid, String)>,
     /// Events that the driver has yet to schedule.
@@ -128,7 +129,7 @@ impl World {
             storage: Storage::default(),
             disk: Disk::default(),
             logs: Logs::default(),
-            cgroups: BTreeSet::new(),
+            cgroups: BTreeMap::new(),
             removed_by_others: BTreeSet::new(),
             program_events: Vec::new(),
             changes: Vec::new(),

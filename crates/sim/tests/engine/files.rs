@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures::stream::BoxStream;
 use model::cgroup::{CgroupDriver, CgroupName, CgroupSpec};
 use model::credentials::{CredentialPlugin, DockerConfigFile};
 use model::cri::IdMapping;
@@ -161,14 +162,22 @@ impl Cgroups for SimCgroups {
 
     async fn ensure(&self, spec: &CgroupSpec) -> Result<(), CgroupError> {
         let ensure = |inner: &mut HostState| {
-            inner.world.cgroups.insert(spec.name.clone());
+            inner.world.cgroups.insert(spec.name.clone(), spec.values.clone());
             Ok(())
         };
         self.0.call(&"cgroups".into(), false, ensure).await
     }
 
+    async fn update(&self, spec: &CgroupSpec) -> Result<(), CgroupError> {
+        self.ensure(spec).await
+    }
+
     async fn exists(&self, name: &CgroupName) -> Result<bool, CgroupError> {
-        Ok(self.0.host.lock().await.world.cgroups.contains(name))
+        Ok(self.0.host.lock().await.world.cgroups.contains_key(name))
+    }
+
+    fn removals(&self, _: Vec<CgroupName>) -> BoxStream<'static, CgroupName> {
+        Box::pin(futures::stream::pending())
     }
 
     async fn destroy(&self, name: &CgroupName) -> Result<(), CgroupError> {
@@ -182,7 +191,7 @@ impl Cgroups for SimCgroups {
     async fn children(&self, name: &CgroupName) -> Result<Vec<String>, CgroupError> {
         let inner = self.0.host.lock().await;
         let below = |c: &&CgroupName| c.0.len() == name.0.len() + 1 && c.0.starts_with(&name.0);
-        Ok(inner.world.cgroups.iter().filter(below).filter_map(|c| c.0.last().cloned()).collect())
+        Ok(inner.world.cgroups.keys().filter(below).filter_map(|c| c.0.last().cloned()).collect())
     }
 }
 

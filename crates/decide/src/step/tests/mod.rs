@@ -13,6 +13,7 @@ mod ending;
 mod freshness;
 mod images;
 mod node;
+mod node_cgroups;
 mod objects;
 mod one_path;
 mod placing;

@@ -81,6 +81,11 @@ pub fn effect(effect: &Effect, shown: &BTreeSet<String>) -> Option<String> {
             let shares = burstable.and_then(|s| s.values.cpu_shares).unwrap_or_default();
             only("cgroups", format!("cgroups burstable={shares}"))
         }
+        Effect::UpdateReservedCgroups { specs } => {
+            let names: Vec<String> = specs.iter().map(|spec| spec.name.0.join("/")).collect();
+            Some(format!("reserve {}", names.join(" ")))
+        }
+        Effect::EndAgent { reason } => Some(format!("end: {reason}")),
         Effect::ReportVolumesInUse { volumes } => Some(format!("in use {}", volumes.join(" "))),
         Effect::UpdateVolume { uid, volume } => Some(format!("update {uid} {}", volume.name)),
         Effect::MeasureDisk { uid, places } => {

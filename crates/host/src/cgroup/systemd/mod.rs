@@ -143,6 +143,10 @@ fn resources(version: CgroupVersion, values: &CgroupValues) -> Vec<Property> {
         };
         out.push((name, Number(or_infinity(bytes))));
     }
+    if version == CgroupVersion::V2 {
+        let protected = [("MemoryMin", values.memory_min), ("MemoryLow", values.memory_low)];
+        out.extend(protected.into_iter().filter_map(|(name, bytes)| Some((name, Number(bytes?)))));
+    }
     // systemd accepts no 0 here; the file does.
     if let Some(count) = values.pids_limit.filter(|count| *count != 0) {
         out.push(("TasksMax", Number(or_infinity(count))));
@@ -239,6 +243,8 @@ mod tests {
             cpu_quota: Some(150_000),
             cpu_period: Some(100_000),
             memory_limit: Some(1 << 20),
+            memory_min: Some(4096),
+            memory_low: Some(0),
             pids_limit: Some(-1),
             hugepage_limits: [("2MB".to_owned(), 0)].into(),
         };
@@ -257,6 +263,8 @@ mod tests {
                 ("CPUWeight", Number(39)),
                 ("CPUQuotaPerSecUSec", Number(1_500_000)),
                 ("MemoryMax", Number(1 << 20)),
+                ("MemoryMin", Number(4096)),
+                ("MemoryLow", Number(0)),
                 ("TasksMax", Number(u64::MAX)),
             ]
         );

@@ -71,6 +71,7 @@ async fn controllers_are_handed_down_and_values_written() {
         memory_limit: Some(1 << 30),
         pids_limit: Some(1024),
         hugepage_limits: [("2MB".to_owned(), 0)].into(),
+        ..CgroupValues::default()
     };
     cgroups.ensure(&spec(&pod, values)).await.unwrap();
 

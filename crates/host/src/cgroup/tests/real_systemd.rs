@@ -124,6 +124,7 @@ async fn slices_come_and_go() {
         memory_limit: Some(64 << 20),
         pids_limit: Some(100),
         hugepage_limits: [("2MB".to_owned(), 4 << 20)].into(),
+        ..CgroupValues::default()
     };
     let pod = name(&["kubepods", "burstable", "pod12-ab"]);
     let path = root.join(&pod.to_path(CgroupDriver::Systemd)[1..]);

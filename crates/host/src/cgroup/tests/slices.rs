@@ -90,6 +90,7 @@ fn values() -> CgroupValues {
         memory_limit: Some(64 << 20),
         pids_limit: Some(100),
         hugepage_limits: [("2MB".to_owned(), 4 << 20)].into(),
+        ..CgroupValues::default()
     }
 }
 
