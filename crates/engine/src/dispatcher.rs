@@ -336,6 +336,10 @@ impl Dispatcher {
             Effect::EnsureCgroups { specs } => {
                 self.node_cgroups.send_replace(specs);
             }
+            Effect::ReadNode => {
+                let name = self.state.config.node_object.name.clone();
+                self.call(api_calls::read_node(self.ctx.clone(), name), panicked_calls::read_node);
+            }
             Effect::ReadUserIds => {
                 self.call(sweep::read_user_ids(self.ctx.clone()), panicked_calls::read_user_ids);
             }

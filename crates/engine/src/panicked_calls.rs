@@ -40,6 +40,10 @@ pub(crate) fn read_user_ids(_: String) -> Option<Event> {
     Some(Event::UserIdsRead { ids: Vec::new(), unlisted: true })
 }
 
+pub(crate) fn read_node(message: String) -> Option<Event> {
+    Some(Event::NodeRead(Err(message)))
+}
+
 pub(crate) fn sweep(message: String) -> Option<Event> {
     Some(Event::SweepEnded { problems: vec![message] })
 }

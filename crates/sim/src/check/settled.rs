@@ -223,8 +223,11 @@ fn ended(world: &World, view: &PodView, status: &PodStatus, phase: PodPhase) -> 
     }
     let policy = |c: &Spec| decide::restart::effective_policy(view, c);
     // The node ended the pod, so its containers' results don't count.
-    let by_agent = matches!(PodReason::of(status), Some(PodReason::Evicted | PodReason::DeadlineExceeded));
-    if phase == PodPhase::Failed && by_agent {
+    let by_agent = matches!(
+        PodReason::of(status),
+        Some(PodReason::Evicted | PodReason::DeadlineExceeded | PodReason::Preempting)
+    );
+    if phase == PodPhase::Failed && (by_agent || has_no_room(view, status)) {
         return None;
     }
     let init_failed = |c: &Spec| {
@@ -246,6 +249,15 @@ fn ended(world: &World, view: &PodView, status: &PodStatus, phase: PodPhase) -> 
         return Some("is Succeeded, and not all of its containers are".into());
     }
     None
+}
+
+/// The node was full when the pod came.
+fn has_no_room(view: &PodView, status: &PodStatus) -> bool {
+    let reason = status.reason.as_deref().unwrap_or_default();
+    match decide::resources::is_critical(view) {
+        true => reason == "UnexpectedAdmissionError",
+        false => reason == "OutOfcpu",
+    }
 }
 
 /// The longest time until a container is restarted: its back-off, a slow pull, and a margin.
