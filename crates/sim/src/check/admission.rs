@@ -4,7 +4,7 @@ use decide::NodeState;
 use decide::resources::{Overhead, is_critical, node_allocatable, pod_requests};
 use decide::state::{AdmissionWait, PodEntry};
 use model::pod::{PodView, Source};
-use model::{PodReason, PodUid};
+use model::{PodPhase, PodReason, PodUid};
 
 use super::InvariantChecker;
 
@@ -45,9 +45,14 @@ impl InvariantChecker {
         self.admitted = decided.map(|(uid, _)| uid.clone()).collect();
     }
 
-    /// It may run, or something of it may still run. A pod that was removed by force does not count, as with upstream.
+    /// It may run, or something of it may still run. Not counted are pods that were removed by force, as with upstream,
+    /// and pods of which an earlier agent reported the end: they are torn down.
     fn holds_room(&self, uid: &PodUid, entry: &PodEntry) -> bool {
         let standing = entry.standing();
+        let shown = entry.view().pod.status.as_ref();
+        if shown.and_then(PodPhase::of).is_some_and(PodPhase::is_terminal) {
+            return false;
+        }
         standing.admission_wait().is_none()
             && standing.rejection().is_none()
             && !standing.is_removed()

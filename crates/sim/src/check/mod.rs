@@ -61,7 +61,8 @@ pub struct InvariantChecker {
     admitted: BTreeSet<PodUid>,
     /// Pods that this agent preempted.
     preempted: BTreeSet<PodUid>,
-    /// The same of earlier agents that died before the API server knew of it. The next agent keeps such a pod.
+    /// The same of earlier agents. The API server may not know of it, and a late patch may undo it; the next agent then
+    /// keeps such a pod.
     forgotten_victims: BTreeSet<PodUid>,
     /// Containers whose liveness or startup probe, or hook, has failed.
     may_be_stopped: BTreeSet<ContainerId>,
@@ -179,7 +180,8 @@ impl InvariantChecker {
         self.ended.retain(|uid, _| kept(uid));
         self.admitted.clear();
         let preempted = std::mem::take(&mut self.preempted);
-        self.forgotten_victims.extend(preempted.into_iter().filter(|uid| !known.contains(uid)));
+        self.ended.retain(|uid, _| !preempted.contains(uid));
+        self.forgotten_victims.extend(preempted);
         // A restart count that was published before its container was created is not known to the next agent either.
         self.published_restarts.clear();
     }

@@ -13,7 +13,7 @@ use model::{PodUid, Wall};
 
 use crate::drive::cluster::is_mirror;
 use crate::time::{Nanos, SECOND};
-use crate::workload::{CONTENT, is_rejected, is_unmountable, objects_of};
+use crate::workload::{CONTENT, NEW_LABEL, is_rejected, is_unmountable, objects_of};
 use crate::world::{Lifetime, RESTART_ALL_EXIT_CODE, VERSION, World, claims_of, signers_of};
 
 /// Why the node has not reached that state, if so.
@@ -227,7 +227,7 @@ fn ended(world: &World, view: &PodView, status: &PodStatus, phase: PodPhase) -> 
         PodReason::of(status),
         Some(PodReason::Evicted | PodReason::DeadlineExceeded | PodReason::Preempting)
     );
-    if phase == PodPhase::Failed && (by_agent || has_no_room(view, status)) {
+    if phase == PodPhase::Failed && (by_agent || was_refused(view, status)) {
         return None;
     }
     let init_failed = |c: &Spec| {
@@ -251,9 +251,12 @@ fn ended(world: &World, view: &PodView, status: &PodStatus, phase: PodPhase) -> 
     None
 }
 
-/// The node was full when the pod came.
-fn has_no_room(view: &PodView, status: &PodStatus) -> bool {
+/// The node was full when the pod came, or its new label could not be read.
+fn was_refused(view: &PodView, status: &PodStatus) -> bool {
     let reason = status.reason.as_deref().unwrap_or_default();
+    if reason == "NodeAffinity" && view.spec().node_selector.iter().flatten().any(|(key, _)| key == NEW_LABEL[0]) {
+        return true;
+    }
     match decide::resources::is_critical(view) {
         true => reason == "UnexpectedAdmissionError",
         false => reason == "OutOfcpu",
