@@ -180,8 +180,8 @@ impl InvariantChecker {
         self.ended.retain(|uid, _| kept(uid));
         self.admitted.clear();
         let preempted = std::mem::take(&mut self.preempted);
-        self.ended.retain(|uid, _| !preempted.contains(uid));
         self.forgotten_victims.extend(preempted);
+        self.ended.retain(|uid, _| !self.forgotten_victims.contains(uid));
         // A restart count that was published before its container was created is not known to the next agent either.
         self.published_restarts.clear();
     }

@@ -254,7 +254,9 @@ fn ended(world: &World, view: &PodView, status: &PodStatus, phase: PodPhase) -> 
 /// The node was full when the pod came, or its new label could not be read.
 fn was_refused(view: &PodView, status: &PodStatus) -> bool {
     let reason = status.reason.as_deref().unwrap_or_default();
-    if reason == "NodeAffinity" && view.spec().node_selector.iter().flatten().any(|(key, _)| key == NEW_LABEL[0]) {
+    if reason == "NodeAffinity"
+        && view.spec().node_selector.iter().flatten().any(|(key, _)| key == NEW_LABEL[0])
+    {
         return true;
     }
     match decide::resources::is_critical(view) {
