@@ -229,6 +229,7 @@ fn the_text_is_well_formed_and_has_the_kubelets_names_types_and_labels() {
         ("kubelet_pleg_relist_interval_seconds", "histogram", ""),
         ("kubelet_pod_watch_events_dropped_total", "counter", ""),
         ("kubelet_podcertificate_states", "gauge", "signer_name,state"),
+        ("kubelet_preemptions", "counter", "preemption_signal"),
         ("kubelet_restarted_pods_total", "counter", "static"),
         ("kubelet_run_podsandbox_duration_seconds", "histogram", "runtime_handler"),
         ("kubelet_run_podsandbox_errors_total", "counter", "runtime_handler"),
