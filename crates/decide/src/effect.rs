@@ -193,6 +193,8 @@ pub enum Effect {
         uid: PodUid,
         places: DiskUsagePaths,
     },
+    /// Read the Node object of this node. `NodeRead` follows.
+    ReadNode,
     /// Make a call about the log of a running container. `LogCallEnded` follows, unless the file is removed meanwhile.
     CallLog {
         id: ContainerId,

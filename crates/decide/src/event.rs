@@ -56,6 +56,8 @@ pub enum Event {
     },
     /// The Node object of this node, or `None` if there is none.
     NodeObserved(Option<Arc<Node>>),
+    /// The Node object was read from the API server on request, or could not be.
+    NodeRead(Result<Arc<Node>, String>),
     /// A source reported all its RuntimeClasses.
     RuntimeClasses {
         source: Source,
@@ -257,6 +259,7 @@ impl Event {
             Event::PodRemoved { .. } => "pod_removed",
             Event::UnreadablePods { .. } => "unreadable_pods",
             Event::NodeObserved(_) => "node_observed",
+            Event::NodeRead(_) => "node_read",
             Event::RuntimeClasses { .. } => "runtime_classes",
             Event::LocalObjects { .. } => "local_objects",
             Event::Observed(_) => "observed",

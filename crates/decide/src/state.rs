@@ -20,6 +20,7 @@ use model::{FullName, Mono, PodUid, Wall};
 use self::definition::Definition;
 use self::shown_pod::ShownPod;
 use crate::action::{Epoch, Stage};
+use crate::admission::{HostPort, PendingAdmissions};
 use crate::allocation::PendingResize;
 use crate::images::ImagePulls;
 use crate::ledger::Ledger;
@@ -44,7 +45,7 @@ pub mod shown_pod;
 mod standing;
 
 pub use pods::Pods;
-pub use standing::{EndReason, EndRequest, FailureReason, Standing};
+pub use standing::{AdmissionWait, EndReason, EndRequest, FailureReason, Standing};
 
 /// The state of the node. Build it with [`NodeState::new`], change it with [`crate::step`] only.
 #[derive(Clone, Debug)]
@@ -61,6 +62,7 @@ pub struct NodeState {
     /// The last set of each source, by UID.
     pub sources: BTreeMap<Source, SourceSet>,
     pub pods: Pods,
+    pub admissions: PendingAdmissions,
     /// Pods of one full name in the order of their arrival; the first that is not finished may run.
     pub name_queues: BTreeMap<FullName, VecDeque<PodUid>>,
     /// Runtime pods that no source has claimed, until all sources have delivered once.
@@ -265,6 +267,7 @@ impl NodeState {
             logs: ContainerLogs::default(),
             sources,
             pods: Pods::default(),
+            admissions: PendingAdmissions::default(),
             name_queues: BTreeMap::new(),
             unclaimed: BTreeMap::new(),
             unclaimed_guards: BTreeMap::new(),
@@ -349,9 +352,10 @@ impl PodEntry {
         Self::made_of(Definition::new(view, None), Standing::wanted())
     }
 
-    /// A pod that a source wants, with the resources that were allocated to it. The spec may request others.
-    pub(crate) fn allocated(view: PodView, pending_resize: Option<PendingResize>) -> Self {
-        Self::made_of(Definition::new(view, pending_resize), Standing::wanted())
+    /// A pod that a source wants, with the resources that were allocated to it; the spec may request others. Admission
+    /// has to decide whether it may run here.
+    pub(crate) fn undecided(view: PodView, pending_resize: Option<PendingResize>) -> Self {
+        Self::made_of(Definition::new(view, pending_resize), Standing::undecided())
     }
 
     /// A pod that the runtime has and no source wants. It ends from the beginning.
@@ -402,6 +406,11 @@ impl PodEntry {
 
     pub fn qos(&self) -> QosClass {
         self.definition.qos
+    }
+
+    /// The pod's ports of the host.
+    pub(crate) fn host_ports(&self) -> &BTreeSet<HostPort> {
+        &self.definition.host_ports
     }
 
     /// The pod's requests.

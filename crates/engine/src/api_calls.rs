@@ -26,6 +26,15 @@ pub(crate) async fn call_api_server(ctx: EngineContext, room: Arc<Semaphore>, ca
     ctx.outbox.send(Event::ApiAnswered(answer));
 }
 
+/// Reads the Node object of this node, past the watch. It waits for no other call: a pod waits for it.
+pub(crate) async fn read_node(ctx: EngineContext, name: String) {
+    let read = match &ctx.ports.cluster {
+        Some(cluster) => cluster.node.get(&name).await.map_err(|error| error.to_string()),
+        None => Err("there is no cluster".to_owned()),
+    };
+    ctx.outbox.send(Event::NodeRead(read));
+}
+
 async fn carry_out(pods: &dyn PodApi, call: ApiCall) -> ApiCallResult {
     match call {
         ApiCall::PatchStatus { uid, pod, patch } => {

@@ -350,6 +350,10 @@ impl Dispatcher {
                 self.call(update, panicked_calls::update_reserved_cgroups);
             }
             Effect::EndAgent { reason } => self.end = Some(reason),
+            Effect::ReadNode => {
+                let name = self.state.config.node_object.name.clone();
+                self.call(api_calls::read_node(self.ctx.clone(), name), panicked_calls::read_node);
+            }
             Effect::ReadUserIds => {
                 self.call(sweep::read_user_ids(self.ctx.clone()), panicked_calls::read_user_ids);
             }

@@ -44,6 +44,10 @@ pub(crate) fn update_reserved_cgroups(message: String) -> Option<Event> {
     Some(Event::ReservedCgroupsWritten { results: vec![Err(message)] })
 }
 
+pub(crate) fn read_node(message: String) -> Option<Event> {
+    Some(Event::NodeRead(Err(message)))
+}
+
 pub(crate) fn sweep(message: String) -> Option<Event> {
     Some(Event::SweepEnded { problems: vec![message] })
 }

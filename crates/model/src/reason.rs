@@ -133,6 +133,8 @@ words!(
     PodReason {
         DeadlineExceeded,
         Evicted,
+        /// A critical pod needed its resources.
+        Preempting,
         /// The agent panicked over it several times.
         SetAside,
     }

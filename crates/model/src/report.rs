@@ -183,6 +183,9 @@ pub struct AgentCounters {
     pub api_pods_recreated: u64,
     /// Pods that were evicted, by the kubelet's word for the limit.
     pub evictions: BTreeMap<String, u64>,
+    /// Pods that were preempted, by the resource that a critical pod lacked first.
+    #[serde(default)]
+    pub preemptions: BTreeMap<String, u64>,
     /// Images that containers and volumes asked for.
     #[serde(default)]
     pub image_requests: Vec<ImageRequests>,

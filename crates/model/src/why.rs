@@ -28,6 +28,13 @@ pub enum Cause {
         reason: String,
         message: String,
     },
+    /// Only node affinity speaks against the pod; the Node object is read again before it is refused.
+    WaitingForNode,
+    /// A critical pod waits until other pods have released these resources. `pods`: those that end.
+    WaitingForRoom {
+        resources: Vec<String>,
+        pods: Vec<String>,
+    },
     /// Steps about the pod panicked: nothing is done for it, and what runs of it is left alone.
     SetAside {
         message: String,

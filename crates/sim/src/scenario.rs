@@ -28,9 +28,11 @@ impl Scenario {
     pub fn seeded(rng: &mut Rng, profile: Profile) -> Self {
         let during = match profile {
             Profile::Short => rng.between(3, 15) * SECOND,
-            Profile::Storage | Profile::Devices | Profile::Certificates | Profile::Logs => {
-                rng.between(10, 60) * SECOND
-            }
+            Profile::Storage
+            | Profile::Devices
+            | Profile::Certificates
+            | Profile::Logs
+            | Profile::Crowded => rng.between(10, 60) * SECOND,
             _ => rng.between(40, 180) * SECOND,
         };
         let (workload, faults) = match profile {
@@ -45,6 +47,7 @@ impl Scenario {
                 let workload = Workload::seeded(rng, during, WorkloadSize::Small).with_log_rotation();
                 (workload, Faults::seeded(rng, during))
             }
+            Profile::Crowded => (Workload::crowded(rng, during), Faults::seeded(rng, during)),
             Profile::Certificates => {
                 (Workload::seeded(rng, during, WorkloadSize::Certified), Faults::seeded(rng, during))
             }

@@ -153,6 +153,16 @@ fn decisions_that_believe_every_list() {
 }
 
 #[test]
+fn decisions_that_overlook_requests() {
+    check(Mutant::OverlooksRequests, &["room"]);
+}
+
+#[test]
+fn decisions_that_misread_priorities() {
+    check(Mutant::MisreadsPriorities, &["victims"]);
+}
+
+#[test]
 fn decisions_that_forget_what_was_removed() {
     check(Mutant::ForgetsRemovals, &["few removals"]);
 }

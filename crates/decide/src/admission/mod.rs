@@ -1,18 +1,27 @@
 //! Whether a pod may run here at all. The first refusal wins.
 //!
-//! Eviction, devices, node shutdown, and making room for critical pods join with their capabilities (see
-//! `docs/gaps.md`).
+//! A critical pod that only lacks room is not refused: `preemption` chooses the pods that have to go. One that only node
+//! affinity keeps away is refused after the Node object was read again. Both waits are in `pending`; what leads into and out
+//! of them is `step/admission.rs`.
+//!
+//! Eviction, devices and node shutdown join with their capabilities (see `docs/gaps.md`).
 
 mod affinity;
+mod pending;
 mod predicates;
+mod preemption;
 mod requested_by_others;
 
 pub(crate) use affinity::node_selected;
+pub use pending::PendingAdmissions;
+pub(crate) use predicates::{Shortage, amount_of};
+pub(crate) use preemption::{Candidate, choose_victims, may_preempt};
 pub use requested_by_others::{HostPort, RequestedByOthers, host_ports};
 
+use model::PodPhase;
 use model::k8s::Node;
 use model::node::{HostFacts, NodeConfig};
-use model::pod::PodView;
+use model::pod::{PodView, Source};
 
 use crate::runtime_health::RuntimeHealth;
 
@@ -28,10 +37,45 @@ impl AdmissionRejection {
         Self { reason: reason.into(), message: message.into() }
     }
 
+    /// Of a critical pod for which no room can be made.
+    pub(crate) fn preemption_failed(why: &str) -> Self {
+        Self::new(
+            "UnexpectedAdmissionError",
+            format!(
+                "Unexpected error while attempting to recover from admission failure: \
+                 preemption: error finding a set of pods to preempt: {why}"
+            ),
+        )
+    }
+
     /// Of a pod that was let in before that was known.
     pub(crate) fn no_room_for_volumes(message: String) -> Self {
         Self::new("VolumeAttachmentLimitExceeded", message)
     }
+}
+
+/// Why a pod can't run here now.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum AdmissionFailure {
+    Refused(AdmissionRejection),
+    /// Nothing but node affinity speaks against it. The Node object may have changed meanwhile.
+    OnlyNodeAffinity(AdmissionRejection),
+    /// A critical pod that lacks nothing but these resources.
+    NeedsRoom(Vec<Shortage>),
+}
+
+impl From<AdmissionRejection> for AdmissionFailure {
+    fn from(rejection: AdmissionRejection) -> Self {
+        AdmissionFailure::Refused(rejection)
+    }
+}
+
+/// Whether an earlier agent admitted the pod, as far as its status tells.
+pub(crate) fn was_admitted(pod: &PodView) -> bool {
+    let Some(status) = pod.pod.status.as_ref() else { return false };
+    // Only a kubelet writes the start time, and only of a pod that it has admitted. A pod that has ended needs nothing.
+    let over = PodPhase::of(status).is_some_and(PodPhase::is_terminal);
+    pod.source == Source::Api && (over || status.start_time.is_some())
 }
 
 /// Where the pod would run.
@@ -45,17 +89,22 @@ pub struct AdmissionInputs<'a> {
     pub others: &'a RequestedByOthers,
 }
 
-pub(crate) fn admit(pod: &PodView, place: &AdmissionInputs<'_>) -> Result<(), AdmissionRejection> {
+pub(crate) fn admit(pod: &PodView, place: &AdmissionInputs<'_>) -> Result<(), AdmissionFailure> {
     let (config, facts) = (place.config, place.facts);
     crate::render::sysctls::admission(pod, &config.allowed_unsafe_sysctls, &facts.kernel_release)
         .map_err(|(reason, message)| AdmissionRejection::new(reason, message))?;
     operating_system(pod)?;
     supplemental_groups(pod, place)?;
-    predicates::check(pod, place)?;
+    let fits = predicates::check(pod, place);
+    // No pod has to go for one that is refused all the same.
+    if !matches!(fits, Ok(()) | Err(AdmissionFailure::NeedsRoom(_))) {
+        return fits;
+    }
     app_armor(pod, facts)?;
     pod_level_resources(pod, config)?;
     resource_claims(pod)?;
-    declared_features(pod, place)
+    declared_features(pod, place)?;
+    fits
 }
 
 /// A container that starts without the device which it was promised fails in ways that nobody can explain.

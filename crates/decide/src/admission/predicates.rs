@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use model::k8s::{Node, Taint, Toleration};
 use model::pod::PodView;
 
-use super::{AdmissionInputs, AdmissionRejection, RequestedByOthers, affinity, host_ports};
+use super::{AdmissionFailure, AdmissionInputs, AdmissionRejection, RequestedByOthers, affinity, host_ports};
 use crate::node::is_extended;
 use crate::resources::capacity::PODS;
 use crate::resources::{
@@ -41,50 +41,93 @@ impl NodeConstraints {
     }
 }
 
-enum PredicateFailure {
-    Resource { name: String, requested: i64, used: i64, capacity: i64 },
-    Predicate { name: &'static str, description: &'static str },
+/// A resource of which the node has too little left for a pod.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Shortage {
+    pub name: String,
+    pub requested: i64,
+    pub used: i64,
+    pub capacity: i64,
 }
 
-impl From<PredicateFailure> for AdmissionRejection {
-    fn from(failure: PredicateFailure) -> Self {
-        match failure {
-            PredicateFailure::Resource { name, requested, used, capacity } => AdmissionRejection {
-                reason: format!("OutOf{name}"),
-                message: format!(
-                    "Node didn't have enough resource: {name}, requested: {requested}, used: {used}, \
-                     capacity: {capacity}"
-                ),
-            },
-            PredicateFailure::Predicate { name, description } => AdmissionRejection {
-                reason: name.into(),
-                message: format!("Predicate {name} failed: {description}"),
-            },
+impl Shortage {
+    /// How much would have to be freed.
+    pub(crate) fn lacking(&self) -> i64 {
+        self.requested.saturating_sub(self.capacity.saturating_sub(self.used))
+    }
+
+    /// The same when others have released so much.
+    pub(crate) fn after(mut self, released: i64) -> Self {
+        self.used = self.used.saturating_sub(released);
+        self
+    }
+}
+
+impl From<Shortage> for AdmissionRejection {
+    fn from(Shortage { name, requested, used, capacity }: Shortage) -> Self {
+        AdmissionRejection {
+            reason: format!("OutOf{name}"),
+            message: format!(
+                "Node didn't have enough resource: {name}, requested: {requested}, used: {used}, capacity: {capacity}"
+            ),
         }
     }
 }
 
-/// Reports the first failure. For a critical pod a lack of resources is reported last, because preemption could free
-/// them.
-pub(super) fn check(pod: &PodView, place: &AdmissionInputs<'_>) -> Result<(), AdmissionRejection> {
-    let terms = NodeConstraints::of(place);
-    let mut failures = resource_failures(pod, place.others, &terms.allocatable);
-    failures.extend(predicate_failures(pod, place, &terms));
-    if is_critical(pod) && failures.iter().any(|f| matches!(f, PredicateFailure::Predicate { .. })) {
-        failures.retain(|failure| matches!(failure, PredicateFailure::Predicate { .. }));
+/// How much a pod with these requests takes of a resource: CPU in thousandths, and every pod is one of `pods`.
+pub(crate) fn amount_of(resource: &str, requests: &Amounts) -> i64 {
+    match resource {
+        PODS => 1,
+        CPU => requests.cpu_millis(),
+        other => requests.amount(other).value(),
     }
-    failures.into_iter().next().map_or(Ok(()), |first| Err(first.into()))
 }
 
-fn resource_failures(
-    pod: &PodView,
-    others: &RequestedByOthers,
-    allocatable: &Amounts,
-) -> Vec<PredicateFailure> {
+struct Mismatch {
+    name: &'static str,
+    description: &'static str,
+}
+
+const NODE_AFFINITY: &str = "NodeAffinity";
+
+impl From<&Mismatch> for AdmissionRejection {
+    fn from(Mismatch { name, description }: &Mismatch) -> Self {
+        AdmissionRejection {
+            reason: (*name).into(),
+            message: format!("Predicate {name} failed: {description}"),
+        }
+    }
+}
+
+/// Reports the first failure. What room would not mend is reported first for a critical pod, because room can be made
+/// for it.
+pub(super) fn check(pod: &PodView, place: &AdmissionInputs<'_>) -> Result<(), AdmissionFailure> {
+    let terms = NodeConstraints::of(place);
+    let shortages = resource_failures(pod, place.others, &terms.allocatable);
+    let mismatches = predicate_failures(pod, place, &terms);
+    let critical = is_critical(pod);
+    let Some(first) = mismatches.first() else {
+        return match shortages.first() {
+            None => Ok(()),
+            Some(_) if critical => Err(AdmissionFailure::NeedsRoom(shortages)),
+            Some(first) => Err(AdmissionFailure::Refused(first.clone().into())),
+        };
+    };
+    if let Some(short) = shortages.first().filter(|_| !critical) {
+        return Err(AdmissionFailure::Refused(short.clone().into()));
+    }
+    let refusal = first.into();
+    Err(match mismatches.iter().all(|mismatch| mismatch.name == NODE_AFFINITY) {
+        true => AdmissionFailure::OnlyNodeAffinity(refusal),
+        false => AdmissionFailure::Refused(refusal),
+    })
+}
+
+fn resource_failures(pod: &PodView, others: &RequestedByOthers, allocatable: &Amounts) -> Vec<Shortage> {
     let mut failures = Vec::new();
     let mut compare = |name: &str, requested: i64, used: i64, capacity: i64| {
         if requested > 0 && requested > capacity.saturating_sub(used) {
-            failures.push(PredicateFailure::Resource { name: name.to_owned(), requested, used, capacity });
+            failures.push(Shortage { name: name.to_owned(), requested, used, capacity });
         }
     };
     let count = i64::try_from(others.pods()).unwrap_or(i64::MAX);
@@ -103,17 +146,13 @@ fn resource_failures(
     failures
 }
 
-fn predicate_failures(
-    pod: &PodView,
-    place: &AdmissionInputs<'_>,
-    terms: &NodeConstraints,
-) -> Vec<PredicateFailure> {
+fn predicate_failures(pod: &PodView, place: &AdmissionInputs<'_>, terms: &NodeConstraints) -> Vec<Mismatch> {
     let node = place.config.node_name.as_str();
     let named = pod.spec().node_name.as_deref().unwrap_or_default();
     let failed = [
         (
             !affinity::matches(pod, node, &terms.labels),
-            "NodeAffinity",
+            NODE_AFFINITY,
             "node(s) didn't match Pod's node affinity/selector",
         ),
         (!named.is_empty() && named != node, "NodeName", "node(s) didn't match the requested node name"),
@@ -129,7 +168,7 @@ fn predicate_failures(
         ),
     ];
     let failed = failed.into_iter().filter(|(failed, ..)| *failed);
-    failed.map(|(_, name, description)| PredicateFailure::Predicate { name, description }).collect()
+    failed.map(|(_, name, description)| Mismatch { name, description }).collect()
 }
 
 /// Whether none of the taints that drive pods away applies.

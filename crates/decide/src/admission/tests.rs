@@ -52,7 +52,13 @@ impl World {
         };
         match admit(&view(pod, source), &place) {
             Ok(()) => "fine".into(),
-            Err(refusal) => format!("{}: {}", refusal.reason, refusal.message),
+            Err(AdmissionFailure::Refused(refusal) | AdmissionFailure::OnlyNodeAffinity(refusal)) => {
+                format!("{}: {}", refusal.reason, refusal.message)
+            }
+            Err(AdmissionFailure::NeedsRoom(shortages)) => {
+                let lacking = shortages.iter().map(|short| format!("{}={}", short.name, short.lacking()));
+                format!("needs {}", lacking.collect::<Vec<_>>().join(" "))
+            }
         }
     }
 
@@ -224,7 +230,18 @@ fn a_critical_pod_is_told_what_room_would_not_mend() {
     spec["nodeSelector"] = json!({"no": "such"});
     assert!(world.verdict(json!({"spec": spec.clone()}), Source::Api).starts_with("OutOfcpu"));
     spec["priority"] = json!(2_000_000_000);
-    assert!(world.verdict(json!({ "spec": spec }), Source::Api).starts_with("NodeAffinity"));
+    assert!(world.verdict(json!({ "spec": spec.clone() }), Source::Api).starts_with("NodeAffinity"));
+    // Room is made for it only if nothing else is in its way.
+    spec["nodeSelector"] = json!({});
+    assert_eq!(world.verdict(json!({ "spec": spec.clone() }), Source::Api), "needs cpu=998000");
+    spec["securityContext"] = json!({"appArmorProfile": {"type": "RuntimeDefault"}});
+    assert!(world.verdict(json!({ "spec": spec }), Source::Api).starts_with("AppArmor"));
+    let full = World::new()
+        .with_other_pod(plain())
+        .with_other_pod(plain())
+        .with_other_pod(asks(json!({"cpu": "1500m"})));
+    let static_pod = json!({"spec": asks(json!({"cpu": "1", "memory": "1Gi"}))});
+    assert_eq!(full.verdict(static_pod, Source::File), "needs pods=1 cpu=500");
 }
 
 #[test]

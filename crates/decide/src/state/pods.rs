@@ -1,7 +1,7 @@
 //! The pods of the node together with the sums of what they request.
 //!
 //! ```text
-//!   insert, remove, redefine, end, containers_stopped, released ──> the pod's share of the sums is replaced
+//!   insert, remove, redefine, admit, end, containers_stopped, released ──> the pod's share of the sums is replaced
 //!   everything else of an entry ──> get_mut
 //! ```
 //! What a pod adds to the sums follows from its definition and its standing. Both are private to this module and its
@@ -16,7 +16,7 @@ use model::{Mono, PodUid};
 
 use super::PodEntry;
 use super::definition::Definition;
-use super::standing::{EndReason, EndRequest};
+use super::standing::{AdmissionWait, EndReason, EndRequest};
 use crate::allocation::PendingResize;
 use crate::node_requests::{NodeRequests, PodRequests};
 
@@ -100,6 +100,16 @@ impl Pods {
         });
     }
 
+    /// The pod may run here.
+    pub(crate) fn admit(&mut self, uid: &PodUid) {
+        self.change(uid, |entry| entry.standing.admit());
+    }
+
+    /// Admission of an undecided pod waits for something else now.
+    pub(crate) fn wait_for_admission(&mut self, uid: &PodUid, wait: AdmissionWait) {
+        self.change(uid, |entry| entry.standing.wait_for_admission(wait));
+    }
+
     /// Asks for the end of a pod, see [`super::Standing::end`].
     pub(crate) fn end(&mut self, uid: &PodUid, reason: EndReason, grace_secs: i64, now: Mono) -> EndRequest {
         self.change(uid, |entry| entry.standing.end(reason, grace_secs, now)).unwrap_or(EndRequest::Refused)
@@ -136,17 +146,31 @@ impl Pods {
 fn requests_of(entry: &PodEntry) -> PodRequests {
     let standing = &entry.standing;
     let over = standing.is_orphan() || standing.lifecycle().is_terminated();
-    // A pod that no source wants does not count, though it may still be stopping. A changed static pod is therefore
-    // admitted while the old one still runs, and waits for its end afterwards.
-    let counts = !(over || standing.rejection().is_some() || standing.is_removed());
     let is = |class| !over && entry.qos() == class;
     let (burstable, guaranteed) = (is(QosClass::Burstable), is(QosClass::Guaranteed));
     let memory = entry.requests().memory_bytes().max(0);
     PodRequests {
-        requested_by_others: counts.then(|| (entry.requests().clone(), entry.definition.host_ports.clone())),
+        requested_by_others: entry
+            .counts_for_admission()
+            .then(|| (entry.requests().clone(), entry.definition.host_ports.clone())),
         burstable_milli_cpu: if burstable { entry.requests().cpu_millis().max(0) } else { 0 },
         burstable_memory: if burstable { memory } else { 0 },
         guaranteed_memory: if guaranteed { memory } else { 0 },
+    }
+}
+
+impl PodEntry {
+    /// Whether the admission of other pods must leave this pod what it requests.
+    pub(crate) fn counts_for_admission(&self) -> bool {
+        let standing = &self.standing;
+        match standing.admission_wait() {
+            Some(AdmissionWait::Turn | AdmissionWait::Node) => return false,
+            Some(AdmissionWait::Room) | None => {}
+        }
+        // A pod that no source wants does not count, though it may still be stopping. A changed static pod is therefore
+        // admitted while the old one still runs, and waits for its end afterwards.
+        let over = standing.is_orphan() || standing.lifecycle().is_terminated();
+        !(over || standing.rejection().is_some() || standing.is_removed())
     }
 }
 

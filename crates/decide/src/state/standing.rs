@@ -1,14 +1,17 @@
 //! What a pod is on this node: wanted, set aside, or ending and why.
 //!
 //! ```text
-//!   wanted ──(removed, deleted, rejected, evicted, completed)──> ending: terminating ──> terminated ──> finished
-//!                                                                   ^
+//!   undecided ──(admitted)──> wanted
+//!       │                       │
+//!       └───────────────────────┴─(removed, deleted, rejected, evicted, completed)──> ending: terminating
+//!                                                                   ^                     ──> terminated ──> finished
 //!   orphan (found in the runtime only) ─────────────────────────────┘
 //!
 //!   set aside: nothing happens to the pod until its entry is made anew
 //! ```
 //!
-//! A pod that may run is wanted, and nothing else is said of it. Removal, rejection, eviction and a definition to be
+//! Of an undecided pod it is not known yet whether it may run here, so nothing is done for it. A pod that may run is
+//! wanted, and nothing else is said of it. Removal, rejection, eviction and a definition to be
 //! created again exist only for a pod that ends. [`Standing::end`] is the only way there, and no transition leads back.
 
 use model::Mono;
@@ -22,6 +25,8 @@ pub struct Standing(Kind);
 
 #[derive(Clone, Debug)]
 enum Kind {
+    /// A source wants the pod, and admission has not decided yet whether it may run.
+    Undecided(AdmissionWait),
     /// A source wants the pod, and it may run.
     Wanted,
     /// Steps about the pod panicked, so nothing is done for it.
@@ -30,6 +35,17 @@ enum Kind {
         orphan: bool,
     },
     Ending(Ending),
+}
+
+/// What the admission of a pod waits for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AdmissionWait {
+    /// Its turn in this step, or the first full observation: that may show that an earlier agent admitted the pod.
+    Turn,
+    /// The Node object, which is read again before the pod is refused for node affinity.
+    Node,
+    /// The resources of pods that end. The pod's own requests are reserved meanwhile.
+    Room,
 }
 
 #[derive(Clone, Debug)]
@@ -96,6 +112,10 @@ impl Standing {
         Self(Kind::Wanted)
     }
 
+    pub(super) fn undecided() -> Self {
+        Self(Kind::Undecided(AdmissionWait::Turn))
+    }
+
     /// `orphan`: no source wants the pod.
     pub(super) fn set_aside(record: SetAside, orphan: bool) -> Self {
         Self(Kind::SetAside { record, orphan })
@@ -108,7 +128,7 @@ impl Standing {
 
     pub fn lifecycle(&self) -> &Lifecycle {
         match &self.0 {
-            Kind::Wanted | Kind::SetAside { .. } => &Lifecycle::Syncing,
+            Kind::Undecided(_) | Kind::Wanted | Kind::SetAside { .. } => &Lifecycle::Syncing,
             Kind::Ending(ending) => &ending.lifecycle,
         }
     }
@@ -116,7 +136,15 @@ impl Standing {
     fn ending(&self) -> Option<&Ending> {
         match &self.0 {
             Kind::Ending(ending) => Some(ending),
-            Kind::Wanted | Kind::SetAside { .. } => None,
+            Kind::Undecided(_) | Kind::Wanted | Kind::SetAside { .. } => None,
+        }
+    }
+
+    /// What the admission of the pod waits for. `None`: it is decided.
+    pub fn admission_wait(&self) -> Option<AdmissionWait> {
+        match &self.0 {
+            Kind::Undecided(wait) => Some(*wait),
+            Kind::Wanted | Kind::SetAside { .. } | Kind::Ending(_) => None,
         }
     }
 
@@ -130,7 +158,7 @@ impl Standing {
     /// Found in the runtime only: the spec is not known.
     pub fn is_orphan(&self) -> bool {
         match &self.0 {
-            Kind::Wanted => false,
+            Kind::Undecided(_) | Kind::Wanted => false,
             Kind::SetAside { orphan, .. } => *orphan,
             Kind::Ending(ending) => matches!(ending.demand, Demand::Orphan),
         }
@@ -139,7 +167,7 @@ impl Standing {
     /// No source wants it any more, or none ever did.
     pub fn is_removed(&self) -> bool {
         match &self.0 {
-            Kind::Wanted => false,
+            Kind::Undecided(_) | Kind::Wanted => false,
             Kind::SetAside { orphan, .. } => *orphan,
             Kind::Ending(ending) => !matches!(ending.demand, Demand::Wanted(_)),
         }
@@ -169,7 +197,7 @@ impl Standing {
     pub fn set_aside_record(&self) -> Option<&SetAside> {
         match &self.0 {
             Kind::SetAside { record, .. } => Some(record),
-            Kind::Wanted | Kind::Ending(_) => None,
+            Kind::Undecided(_) | Kind::Wanted | Kind::Ending(_) => None,
         }
     }
 
@@ -191,7 +219,7 @@ impl Standing {
     pub(crate) fn end(&mut self, reason: EndReason, grace_secs: i64, now: Mono) -> EndRequest {
         match &mut self.0 {
             Kind::SetAside { .. } => EndRequest::Refused,
-            Kind::Wanted => {
+            Kind::Undecided(_) | Kind::Wanted => {
                 let mut demand = Demand::Wanted(None);
                 demand.note(reason);
                 self.0 = Kind::Ending(Ending::begin(demand, grace_secs, now));
@@ -205,11 +233,25 @@ impl Standing {
     /// definition is for the pod itself.
     pub(crate) fn recreate_from(&mut self, view: PodView) -> Option<PodView> {
         match &mut self.0 {
-            Kind::Wanted | Kind::SetAside { .. } => Some(view),
+            Kind::Undecided(_) | Kind::Wanted | Kind::SetAside { .. } => Some(view),
             Kind::Ending(ending) => {
                 ending.recreate_as = Some(view);
                 None
             }
+        }
+    }
+
+    /// The pod may run here.
+    pub(crate) fn admit(&mut self) {
+        if matches!(self.0, Kind::Undecided(_)) {
+            self.0 = Kind::Wanted;
+        }
+    }
+
+    /// Admission of an undecided pod waits for something else now.
+    pub(crate) fn wait_for_admission(&mut self, wait: AdmissionWait) {
+        if let Kind::Undecided(now) = &mut self.0 {
+            *now = wait;
         }
     }
 

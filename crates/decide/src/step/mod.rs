@@ -2,8 +2,9 @@
 //!
 //! Each handler changes the state and marks the pods that it touched; then every touched pod is settled: its lifecycle
 //! advances as far as it may, its status is derived, and, if none of its plans is running and its observation is fresh,
-//! it is planned.
+//! it is planned. When all of them are settled, the admission of new pods is decided.
 
+mod admission;
 mod api;
 mod certificates;
 mod confirm;
@@ -13,6 +14,7 @@ mod expansion;
 mod images;
 mod log_rotation;
 mod missing_status;
+mod node;
 mod node_cgroups;
 mod objects;
 mod observation_requests;
@@ -32,7 +34,7 @@ mod unreadable;
 mod user_ids;
 mod volumes;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 
 use model::text_limits::{self, TextLimit};
 use model::{ApiEvent, FullName, Mono, Now, PodUid};
@@ -44,7 +46,7 @@ use crate::state::{FailureReason, NodeState};
 
 pub fn step(state: &mut NodeState, now: Now, event: Event) -> Vec<Effect> {
     state.pod_in_step = event.pod();
-    let mut cx = Context { now, effects: Vec::new(), touched: BTreeSet::new(), mirrors: BTreeSet::new() };
+    let mut cx = Context::new(now);
     match event {
         Event::Started => started(state, &mut cx),
         Event::PodSetDelivered { source, pods } => pods::delivered(state, &mut cx, source, pods),
@@ -53,23 +55,8 @@ pub fn step(state: &mut NodeState, now: Now, event: Event) -> Vec<Effect> {
         Event::UnreadablePods { source, pods, complete } => {
             unreadable::unreadable_pods_reported(state, &mut cx, source, pods, complete);
         }
-        Event::NodeObserved(node) => {
-            let before = (state.host_ips(), node_identity(state));
-            let volumes = |state: &NodeState| {
-                let status = state.node.as_ref().and_then(|node| node.status.clone());
-                status.map(|status| (status.volumes_attached, status.volumes_in_use))
-            };
-            let volumes_before = volumes(state);
-            state.node = node;
-            if volumes_before != volumes(state) {
-                csi::touch_users(state, &mut cx);
-            }
-            csi::report_volumes_in_use(state, &mut cx);
-            if before != (state.host_ips(), node_identity(state)) {
-                cx.touched.extend(state.pods.keys().cloned());
-                api::all_mirrors(state, &mut cx);
-            }
-        }
+        Event::NodeObserved(node) => node::observed(state, &mut cx, node),
+        Event::NodeRead(result) => admission::node_read(state, &mut cx, result),
         Event::RuntimeClasses { source, classes } => {
             pods::runtime_classes_changed(state, &mut cx, source, classes)
         }
@@ -138,6 +125,7 @@ pub fn step(state: &mut NodeState, now: Now, event: Event) -> Vec<Effect> {
         Event::FactsChanged(facts) => {
             node_cgroups::facts_changed(state, &facts);
             state.facts = facts;
+            cx.room_changed(state);
             cx.touched.extend(state.pods.keys().cloned());
         }
     }
@@ -145,10 +133,21 @@ pub fn step(state: &mut NodeState, now: Now, event: Event) -> Vec<Effect> {
         // The cgroups above pods concern no pod: a panic over them must not be held against the one settled before.
         state.pod_in_step = None;
         node_cgroups::update(state, &mut cx);
-        let Some(uid) = cx.touched.pop_first() else { break };
-        state.pod_in_step = Some(uid.clone());
-        settle::settle(state, &mut cx, &uid);
-        note_shown_change(state, &mut cx, &uid);
+        if let Some(uid) = cx.touched.pop_first() {
+            state.pod_in_step = Some(uid.clone());
+            settle::settle(state, &mut cx, &uid);
+            if !cx.undecided.contains(&uid) {
+                note_shown_change(state, &mut cx, &uid);
+            }
+        } else if let Some(uid) = cx.undecided.pop_front() {
+            state.pod_in_step = Some(uid.clone());
+            admission::decide(state, &mut cx, &uid);
+            if state.pods.get(&uid).is_some_and(|entry| entry.standing().admission_wait().is_some()) {
+                note_shown_change(state, &mut cx, &uid);
+            }
+        } else {
+            break;
+        }
     }
     while let Some(full_name) = cx.mirrors.pop_first() {
         state.pod_in_step = state.name_queues.get(&full_name).and_then(|line| line.front().cloned());
@@ -163,16 +162,31 @@ struct Context {
     now: Now,
     effects: Vec<Effect>,
     touched: BTreeSet<PodUid>,
+    /// Pods whose admission is decided once all touched pods are settled, in this order.
+    undecided: VecDeque<PodUid>,
     /// Names of static pods whose mirrors have to be checked.
     mirrors: BTreeSet<FullName>,
 }
 
 impl Context {
+    fn new(now: Now) -> Self {
+        Self {
+            now,
+            effects: Vec::new(),
+            touched: BTreeSet::new(),
+            undecided: VecDeque::new(),
+            mirrors: BTreeSet::new(),
+        }
+    }
     fn emit(&mut self, effect: Effect) {
         self.effects.push(effect);
     }
     fn touch(&mut self, uid: &PodUid) {
         self.touched.insert(uid.clone());
+    }
+    /// What is left for pods changed, or may have: those that wait for room are decided again.
+    fn room_changed(&mut self, state: &NodeState) {
+        self.touched.extend(state.admissions.waiting_for_room().iter().cloned());
     }
     fn record(&mut self, state: &NodeState, uid: &PodUid, event: ApiEvent) {
         if let Some(entry) = state.pods.get(uid) {
@@ -202,12 +216,6 @@ fn note_shown_change(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
     if changed {
         cx.emit(Effect::PodChanged { uid: uid.clone() });
     }
-}
-
-/// Which Node object it is, and whether it is going: all that pods need to know of it beside its addresses.
-fn node_identity(state: &NodeState) -> Option<(Option<String>, bool)> {
-    let meta = &state.node.as_ref()?.metadata;
-    Some((meta.uid.clone(), meta.deletion_timestamp.is_some()))
 }
 
 fn started(state: &mut NodeState, cx: &mut Context) {

@@ -7,7 +7,7 @@ use model::observed::{ContainerState, Observation, ObservedPod, Scope};
 use model::{Mono, PodUid};
 
 use super::observation_requests::{check_runtime, request_full_observation, request_observation};
-use super::{Context, confirm, log_rotation, missing_status, pods, starts, sweep};
+use super::{Context, admission, confirm, log_rotation, missing_status, pods, starts, sweep};
 use crate::effect::{LogLevel, TimerKey};
 use crate::event::{Hint, RuntimeCheck};
 use crate::observation_guard::PodObservation;
@@ -207,6 +207,7 @@ fn apply_full_observation(state: &mut NodeState, cx: &mut Context, at: Mono, see
         // No pod is planned before the first full relist.
         cx.touched.extend(state.pods.keys().cloned());
         pods::put_running_pods_first(state);
+        admission::first_observation(state, cx);
     }
     pods::terminate_orphans(state, cx, at);
     sweep::list_pod_artifacts_once(state, cx);

@@ -8,7 +8,7 @@ use model::runtime_class::RuntimeClasses;
 use model::{ApiEvent, FullName, Mono, PodUid};
 
 use super::{Context, api, csi, set_aside, sweep, unreadable};
-use crate::admission::AdmissionRejection;
+use crate::admission::{self, AdmissionRejection};
 use crate::allocation::Allocated;
 use crate::effect::{Effect, LogLevel};
 use crate::gated_fields::without_gated_fields;
@@ -19,7 +19,7 @@ use crate::resources::quota_period_micros;
 use crate::set_aside::unless_it_panics;
 use crate::sources::{Change, Duplicate, merge, merge_one, remove_one};
 use crate::state::{EndReason, EndRequest, FailureReason, NodeState, ObservationRequest, PodEntry};
-use crate::{admission, allocation, runtime_class};
+use crate::{allocation, runtime_class};
 
 pub(super) fn delivered(state: &mut NodeState, cx: &mut Context, source: Source, pods: Vec<Arc<Pod>>) {
     let was_ready = state.sources_ready();
@@ -223,7 +223,8 @@ pub(super) fn create(
     }
     let uid = view.uid.clone();
     let Allocated { view, pending } = restore_allocated(state, view);
-    let mut entry = PodEntry::allocated(view, pending);
+    let again = known.is_some();
+    let mut entry = PodEntry::undecided(view, pending);
     if let Some(known) = known {
         entry.observed = known.reading;
         entry.last_mutation = known.last_mutation;
@@ -249,7 +250,9 @@ pub(super) fn create(
     let full_name = entry.view().full_name.clone();
     let deleting = entry.view().is_deleting();
     let runs = entry.observed.as_ref().is_some_and(|r| r.pod.anything_running());
-    let verdict = admission_verdict(state, entry.view());
+    // What is left of a pod that was created before under this UID says nothing about this one, unless it runs.
+    let left = entry.observed.as_ref().is_some_and(|r| !r.pod.is_empty());
+    let admitted = runs || !again && (left || admission::was_admitted(entry.view()));
     let line = state.name_queues.entry(full_name).or_default();
     // A pod that runs already has the name, whichever source delivered first. The other pods of that name are planned
     // again.
@@ -260,9 +263,12 @@ pub(super) fn create(
         line.push_back(uid.clone());
     }
     state.pods.insert(entry);
-    if let Err(refusal) = verdict {
-        reject(state, cx, &uid, refusal);
-    } else if deleting {
+    if admitted {
+        state.pods.admit(&uid);
+    } else {
+        cx.undecided.push_back(uid.clone());
+    }
+    if deleting {
         let grace = deletion_grace(state, &uid);
         terminate(state, cx, &uid, EndReason::Deleted, grace);
     }
@@ -276,34 +282,8 @@ pub(super) fn restore_allocated(state: &NodeState, view: PodView) -> Allocated {
     Allocated { view: runtime_class::with_overhead(view, &state.runtime_classes), pending }
 }
 
-fn admission_verdict(state: &NodeState, pod: &PodView) -> Result<(), AdmissionRejection> {
-    admission::admit(
-        pod,
-        &admission::AdmissionInputs {
-            config: &state.config,
-            facts: &state.facts,
-            node: state.node.as_deref(),
-            runtime: &state.runtime,
-            others: state.pods.requests().requested_by_others(),
-        },
-    )
-}
-
-fn reject(state: &mut NodeState, cx: &mut Context, uid: &PodUid, refusal: AdmissionRejection) {
-    if let Some(entry) = state.pods.get_mut(uid) {
-        // Nothing was mounted or created for the pod, unless an earlier agent admitted it.
-        entry.ledger.volumes_and_cgroup_released = entry.observed.as_ref().is_some_and(|r| r.pod.is_empty());
-    }
-    reject_admitted(state, cx, uid, refusal);
-}
-
-/// Rejects a pod that was admitted. What was created for it is removed.
-pub(super) fn reject_admitted(
-    state: &mut NodeState,
-    cx: &mut Context,
-    uid: &PodUid,
-    refusal: AdmissionRejection,
-) {
+/// Rejects a pod. What was created for it, if it was admitted before, is removed.
+pub(super) fn reject(state: &mut NodeState, cx: &mut Context, uid: &PodUid, refusal: AdmissionRejection) {
     cx.record(state, uid, ApiEvent::warning(&refusal.reason, refusal.message.clone()));
     cx.log(LogLevel::Warn, Some(uid), format!("pod was rejected: {}: {}", refusal.reason, refusal.message));
     let AdmissionRejection { reason, message } = refusal;
@@ -380,6 +360,12 @@ pub(super) fn terminate(
     reason: EndReason,
     grace_secs: i64,
 ) {
+    if let Some(entry) = state.pods.get_mut(uid)
+        && entry.standing().admission_wait().is_some()
+    {
+        // Nothing was mounted or created for the pod, unless an earlier agent admitted it.
+        entry.ledger.volumes_and_cgroup_released = entry.observed.as_ref().is_some_and(|r| r.pod.is_empty());
+    }
     let ended = state.pods.end(uid, reason, grace_secs, cx.now.mono);
     let Some(entry) = state.pods.get_mut(uid) else { return };
     let interrupt = match ended {
@@ -398,6 +384,8 @@ pub(super) fn terminate(
         csi::plan_cancelled(state, cx, uid, epoch);
     }
     state.images.remove_pod(uid);
+    state.admissions.remove(uid);
+    cx.room_changed(state);
     cx.touch(uid);
 }
 
@@ -496,6 +484,8 @@ fn with_allocated(state: &NodeState, view: PodView) -> PodView {
 /// Removes the entry, and touches the pods that waited for its name.
 pub(super) fn forget(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
     let Some(entry) = state.pods.remove(uid) else { return };
+    state.admissions.remove(uid);
+    cx.room_changed(state);
     state.forgotten_at.insert(uid.clone(), cx.now.mono);
     state.confirmations.remove(uid);
     if let Some(reading) = &entry.observed {

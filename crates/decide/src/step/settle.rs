@@ -24,7 +24,7 @@ use crate::lifecycle::Lifecycle;
 use crate::plan::{PlanNote, PodPlan, plan_pod};
 use crate::sandbox::sandbox_change;
 use crate::sandbox_placement::{self, SandboxPlacement};
-use crate::state::{EndReason, FailureReason, NodeState, PodEntry, RunningPlan, WhySince};
+use crate::state::{AdmissionWait, EndReason, FailureReason, NodeState, PodEntry, RunningPlan, WhySince};
 use crate::status::{self, StatusCheck};
 
 /// Keys of Events that hold now are few; older ones are of no use.
@@ -33,6 +33,9 @@ const ANNOUNCEMENTS_KEPT: usize = 64;
 pub(super) fn settle(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
     if state.pods.get(uid).is_some_and(|entry| entry.standing().is_set_aside()) {
         return set_aside::report_set_aside(state, cx, uid);
+    }
+    if let Some(wait) = state.pods.get(uid).and_then(|entry| entry.standing().admission_wait()) {
+        return undecided(state, cx, uid, wait);
     }
     let before = state.pods.get(uid).and_then(|e| e.status.clone());
     missing_status::update_missing_status_retry(state, cx, uid);
@@ -54,6 +57,22 @@ pub(super) fn settle(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
     probing::settled(state, cx, uid, before.as_ref());
     disk_limits::start_measuring(state, cx, uid);
     api::publish_status(state, cx, uid);
+}
+
+/// Nothing is done for an undecided pod. One that waits for room is decided again.
+fn undecided(state: &mut NodeState, cx: &mut Context, uid: &PodUid, wait: AdmissionWait) {
+    if state.full_observation.last.is_none() {
+        wait_for_first_observation(state, cx, uid);
+        return objects::request_needed_objects(state, cx, uid);
+    }
+    let unread = state.pods.get(uid).is_some_and(|entry| entry.fresh_observation().is_none());
+    if unread && !state.full_observation.in_flight {
+        ensure_observation(state, cx, uid);
+    }
+    match wait {
+        AdmissionWait::Room if !cx.undecided.contains(uid) => cx.undecided.push_back(uid.clone()),
+        AdmissionWait::Room | AdmissionWait::Turn | AdmissionWait::Node => {}
+    }
 }
 
 /// Makes one transition of the lifecycle, if one is due. `false`: the lifecycle is unchanged, or the pod is forgotten.
@@ -80,6 +99,7 @@ fn advance_lifecycle(state: &mut NodeState, cx: &mut Context, uid: &PodUid) -> b
                 entry.publication.dirty = true;
                 entry.ledger.pod_retry = None;
                 state.pods.containers_stopped(uid);
+                cx.room_changed(state);
             }
             quiet
         }
@@ -270,7 +290,7 @@ fn plan(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
     }
     if state.full_observation.last.is_none() {
         // Another pod of the same name may be running. That is not known before the first full relist.
-        return set_why(state, cx, uid, vec![why_not_observed(state)]);
+        return wait_for_first_observation(state, cx, uid);
     }
     let Some(observed) = entry.fresh_observation().cloned() else {
         // This lasts a moment after each plan. The previous reasons are more useful than `Observing`, so they stay.
@@ -311,6 +331,10 @@ fn plan(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
     apply_plan(state, cx, uid, made);
 }
 
+fn wait_for_first_observation(state: &mut NodeState, cx: &Context, uid: &PodUid) {
+    set_why(state, cx, uid, vec![why_not_observed(state)]);
+}
+
 /// Why a pod without a fresh observation waits: for the observation, or for the runtime if that is not ready.
 fn why_not_observed(state: &NodeState) -> Why {
     let cause = match &state.runtime {
@@ -344,7 +368,7 @@ fn apply_plan(state: &mut NodeState, cx: &mut Context, uid: &PodUid, made: PodPl
             }
             PlanNote::NoRoomForVolumes { driver, message } => {
                 cx.emit(Effect::RefreshDriverNodeInfo { driver });
-                pods::reject_admitted(state, cx, uid, AdmissionRejection::no_room_for_volumes(message));
+                pods::reject(state, cx, uid, AdmissionRejection::no_room_for_volumes(message));
             }
             note => status_changed |= apply_note(state, cx, uid, note),
         }

@@ -143,6 +143,12 @@ fn describe_cause(cause: &Cause, now: Wall) -> String {
         Cause::WaitingForCertificate { signer_name } => {
             format!("a certificate of signer {signer_name} is being asked for")
         }
+        Cause::WaitingForNode => {
+            "waits for the Node object to be read again, since node affinity does not match it".into()
+        }
+        Cause::WaitingForRoom { resources, pods } => {
+            format!("waits for {} to be released by {}", resources.join(", "), pods.join(", "))
+        }
         Cause::WaitingForTrustBundles => "waits for the cluster's trust bundles to be read".into(),
         Cause::WaitingForVolume { volume, claim, message } if claim.is_empty() => {
             with_message(&format!("waits for volume {volume}"), message)

@@ -12,6 +12,7 @@ mod debug_containers;
 mod identity;
 mod node_events;
 mod pod_certificates;
+mod preemption;
 mod pull_secrets;
 mod reference_pods;
 mod serving_certificate;

@@ -221,6 +221,13 @@ fn add_counts(add: &Registrar<'_>, counts: &AgentCounters) {
     for (result, count) in &counts.access_checks {
         checks.with_label_values(&[result]).inc_by(*count);
     }
+    if !counts.preemptions.is_empty() {
+        let about = "Pods that were preempted, by the resource that a critical pod lacked first.";
+        let preemptions = add.counters("kubelet_preemptions", about, &["preemption_signal"]);
+        for (signal, count) in &counts.preemptions {
+            preemptions.with_label_values(&[signal]).inc_by(*count);
+        }
+    }
     if !counts.evictions.is_empty() {
         let about = "Pods that were evicted, by eviction signal.";
         let evictions = add.counters("kubelet_evictions", about, &["eviction_signal"]);

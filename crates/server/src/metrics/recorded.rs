@@ -137,7 +137,6 @@ const REGISTERED: [&str; 36] = [
     "kubelet_pod_resize_duration_milliseconds",
     "kubelet_pod_resources_endpoint_requests_total",
     "kubelet_podcertificate_states",
-    "kubelet_preemptions",
     "kubelet_started_host_process_containers_errors_total",
     "kubelet_started_host_process_containers_total",
     "kubelet_websocket_streaming_requests_total",

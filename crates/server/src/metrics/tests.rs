@@ -61,7 +61,8 @@ fn read(text: &str) -> BTreeMap<String, (String, BTreeSet<String>)> {
             assert_eq!(name, family);
             // Those without the ending are the kubelet's.
             let named = name.ends_with("_total")
-                || ["kubelet_evictions", "kubelet_pleg_discard_events"].contains(&name);
+                || ["kubelet_evictions", "kubelet_preemptions", "kubelet_pleg_discard_events"]
+                    .contains(&name);
             assert!(kind == "gauge" || (value >= 0.0 && named), "{line}");
         }
         families.get_mut(&family).unwrap().1.extend(own.into_iter().map(|(key, _)| key));
@@ -105,6 +106,7 @@ fn figures() -> AgentSnapshot {
             orphans: 3,
             static_pods_recreated: 2,
             api_pods_recreated: 0,
+            preemptions: [("cpu".to_owned(), 2)].into(),
             evictions: [("emptydirfs.limit".to_owned(), 1)].into(),
             image_requests: vec![ImageRequests {
                 policy: "never".into(),
@@ -230,6 +232,7 @@ fn the_text_is_well_formed_and_has_the_kubelets_names_types_and_labels() {
         ("kubelet_pleg_relist_interval_seconds", "histogram", ""),
         ("kubelet_pod_watch_events_dropped_total", "counter", ""),
         ("kubelet_podcertificate_states", "gauge", "signer_name,state"),
+        ("kubelet_preemptions", "counter", "preemption_signal"),
         ("kubelet_restarted_pods_total", "counter", "static"),
         ("kubelet_run_podsandbox_duration_seconds", "histogram", "runtime_handler"),
         ("kubelet_run_podsandbox_errors_total", "counter", "runtime_handler"),
@@ -319,6 +322,7 @@ fn values_are_those_that_were_fed() {
         "kubelet_orphaned_runtime_pods_total 3",
         r#"kubelet_restarted_pods_total{static="true"} 2"#,
         r#"kubelet_evictions{eviction_signal="emptydirfs.limit"} 1"#,
+        r#"kubelet_preemptions{preemption_signal="cpu"} 2"#,
         r#"kubelet_image_manager_ensure_image_requests_total{present_locally="true",pull_policy="never",pull_required="unknown"} 4"#,
         r#"kubelet_imagemanager_image_mustpull_checks_total{result="mustAuthenticate"} 2"#,
         r#"volume_manager_total_volumes{plugin_name="kubernetes.io/secret",state="actual_state_of_world"} 4"#,

@@ -1,6 +1,7 @@
 //! The invariants. Each hook is called right when something happens and records the invariant that is broken, if any;
 //! the first violation ends the run. The data for the checks is kept here, apart from the state that is checked.
 
+mod admission;
 mod calls;
 mod cgroups;
 mod settled;
@@ -57,6 +58,13 @@ pub struct InvariantChecker {
     kill_times: BTreeMap<ContainerId, Nanos>,
     /// Init containers that succeeded and sidecars that started, in each sandbox (K5).
     completed_inits: BTreeMap<SandboxId, BTreeSet<String>>,
+    /// Pods that may run, as of the last step of this agent.
+    admitted: BTreeSet<PodUid>,
+    /// Pods that this agent preempted.
+    preempted: BTreeSet<PodUid>,
+    /// The same of earlier agents. The API server may not know of it, and a late patch may undo it; the next agent then
+    /// keeps such a pod.
+    forgotten_victims: BTreeSet<PodUid>,
     /// Containers whose liveness or startup probe, or hook, has failed.
     may_be_stopped: BTreeSet<ContainerId>,
 }
@@ -171,6 +179,10 @@ impl InvariantChecker {
             _ => known.contains(uid),
         };
         self.ended.retain(|uid, _| kept(uid));
+        self.admitted.clear();
+        let preempted = std::mem::take(&mut self.preempted);
+        self.forgotten_victims.extend(preempted);
+        self.ended.retain(|uid, _| !self.forgotten_victims.contains(uid));
         // A restart count that was published before its container was created is not known to the next agent either.
         self.published_restarts.clear();
     }

@@ -13,7 +13,7 @@ use model::{PodUid, Wall};
 
 use crate::drive::cluster::is_mirror;
 use crate::time::{Nanos, SECOND};
-use crate::workload::{CONTENT, is_rejected, is_unmountable, objects_of};
+use crate::workload::{CONTENT, NEW_LABEL, is_rejected, is_unmountable, objects_of};
 use crate::world::{Lifetime, RESTART_ALL_EXIT_CODE, VERSION, World, claims_of, signers_of};
 
 /// Why the node has not reached that state, if so.
@@ -225,8 +225,11 @@ fn ended(world: &World, view: &PodView, status: &PodStatus, phase: PodPhase) -> 
     }
     let policy = |c: &Spec| decide::restart::effective_policy(view, c);
     // The node ended the pod, so its containers' results don't count.
-    let by_agent = matches!(PodReason::of(status), Some(PodReason::Evicted | PodReason::DeadlineExceeded));
-    if phase == PodPhase::Failed && by_agent {
+    let by_agent = matches!(
+        PodReason::of(status),
+        Some(PodReason::Evicted | PodReason::DeadlineExceeded | PodReason::Preempting)
+    );
+    if phase == PodPhase::Failed && (by_agent || was_refused(view, status)) {
         return None;
     }
     let init_failed = |c: &Spec| {
@@ -248,6 +251,20 @@ fn ended(world: &World, view: &PodView, status: &PodStatus, phase: PodPhase) -> 
         return Some("is Succeeded, and not all of its containers are".into());
     }
     None
+}
+
+/// The node was full when the pod came, or its new label could not be read.
+fn was_refused(view: &PodView, status: &PodStatus) -> bool {
+    let reason = status.reason.as_deref().unwrap_or_default();
+    if reason == "NodeAffinity"
+        && view.spec().node_selector.iter().flatten().any(|(key, _)| key == NEW_LABEL[0])
+    {
+        return true;
+    }
+    match decide::resources::is_critical(view) {
+        true => reason == "UnexpectedAdmissionError",
+        false => reason == "OutOfcpu",
+    }
 }
 
 /// The longest time until a container is restarted: its back-off, a slow pull, and a margin.

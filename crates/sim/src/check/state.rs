@@ -22,6 +22,7 @@ impl InvariantChecker {
                 self.terminations.insert(uid.clone(), now);
             }
         }
+        self.admissions_are_right(state);
         self.unread_pods_are_being_read(state);
         if *state.pods.requests() != state.pods.sum_requests() {
             self.violate("sums", "what pods ask for in all is not what the kept sums say".into());
@@ -76,6 +77,7 @@ impl InvariantChecker {
             ("confirmations", state.confirmations.len()),
             ("stuck images", state.images.pods_without_image.len()),
             ("sweeping", state.pods_being_swept.len()),
+            ("undecided pods", state.admissions.len()),
             ("user ids", state.user_ids.len()),
             ("certificates", state.objects.as_ref().map_or(0, |desk| desk.certificates.len())),
             ("parts of volumes", state.csi_volumes.remembered()),

@@ -10,7 +10,7 @@ use decide::{Epoch, Event};
 use model::cgroup::CgroupName;
 use model::cluster::{ObjectKey, ObjectState, PodTokenRequest, Token};
 use model::cri::{RuntimeCondition, RuntimeHandler, RuntimeStatus};
-use model::k8s::Pod;
+use model::k8s::{Node, Pod};
 use model::log_rotation::LogCall;
 use model::pod_certificate::{CertificateSource, CertificateWanted};
 use model::probe::{ProbeKind, ProbeOutcome};
@@ -22,7 +22,7 @@ use super::executor::content_of;
 use super::{SimEvent, Simulation};
 use crate::time::{MILLI, SECOND};
 use crate::workload::{
-    extreme_expiry, extreme_services, extreme_text, is_extreme, make_drivers_extreme,
+    NEW_LABEL, extreme_expiry, extreme_services, extreme_text, is_extreme, make_drivers_extreme,
     make_runtime_status_extreme,
 };
 
@@ -70,6 +70,8 @@ pub enum BackgroundCall {
     Sweep(SweepItem),
     Swept,
     ShowNode,
+    /// The Node is read past its watch.
+    ReadNode,
     /// The call reaches the API server; `tell`: its answer reaches the agent.
     ApplyApi {
         call: ApiCall,
@@ -189,6 +191,7 @@ impl Simulation {
                 }
                 return;
             }
+            BackgroundCall::ReadNode => Event::NodeRead(self.read_node()),
             BackgroundCall::ShowNode => Event::NodeObserved(Some(self.node_object())),
             BackgroundCall::ApplyApi { call, tell } => return self.apply_api(generation, call, tell),
             BackgroundCall::ApiFails { call, failure } => return self.api_fails(generation, call, failure),
@@ -254,6 +257,16 @@ impl Simulation {
             return Some(ObjectState::Unreachable { message: "the API server is away".into() });
         }
         Some(self.world.objects.object_state(key))
+    }
+
+    /// What the watch has not shown: a label that some pods select.
+    fn read_node(&mut self) -> Result<Arc<Node>, String> {
+        if self.api_unreachable || self.faults.pull_fails(&mut self.rng, self.world.now) {
+            return Err("the API server is away".into());
+        }
+        let mut node = self.node_object();
+        Arc::make_mut(&mut node).metadata.labels = Some([NEW_LABEL.map(str::to_owned).into()].into());
+        Ok(node)
     }
 
     fn token(&mut self, wanted: &PodTokenRequest) -> Result<Token, String> {

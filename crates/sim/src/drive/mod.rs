@@ -293,6 +293,7 @@ impl Simulation {
             Effect::ReadStorageObject { key } => {
                 self.schedule_background_call(BackgroundCall::ReadStorageObject(key))
             }
+            Effect::ReadNode => self.schedule_background_call(BackgroundCall::ReadNode),
             Effect::RequestToken { wanted } => self.schedule_background_call(BackgroundCall::Token(wanted)),
             Effect::FollowCertificateRequests { .. } => self.follow_requests(),
             Effect::RequestCertificate { source, call, wanted } => {

@@ -110,6 +110,10 @@ pub enum Mutant {
     OverlooksBrokenRecords,
     /// Does not retry NodeUnstageVolume.
     UnstagesOnce,
+    /// Overlooks what pods request.
+    OverlooksRequests,
+    /// Takes the most important pods for the least important ones.
+    MisreadsPriorities,
     /// Removes a container that is shown as created at once, although nothing was heard of its start.
     ForgetsUnheardStarts,
 }
@@ -136,7 +140,7 @@ impl Mutant {
         Mutant::ForgetsPastVolumes,
         Mutant::FailsTheWholeReading,
     ];
-    pub const DECISIONS: [Mutant; 23] = [
+    pub const DECISIONS: [Mutant; 25] = [
         Mutant::ForgetsMutations,
         Mutant::TerminalPhaseFlips,
         Mutant::ForgetsReservations,
@@ -160,6 +164,8 @@ impl Mutant {
         Mutant::OverlooksBrokenRecords,
         Mutant::UnstagesOnce,
         Mutant::ForgetsUnheardStarts,
+        Mutant::OverlooksRequests,
+        Mutant::MisreadsPriorities,
     ];
 
     /// Every mistake, with the profile that shows it best.
@@ -169,6 +175,7 @@ impl Mutant {
             Mutant::FailsTheWholeReading => Profile::Refused,
             Mutant::ForgetsRemovals => Profile::Ghosts,
             Mutant::ForgetsLogs => Profile::Logs,
+            Mutant::OverlooksRequests | Mutant::MisreadsPriorities => Profile::Crowded,
             Mutant::LosesCertificateNews | Mutant::MixesKeys => Profile::Certificates,
             Mutant::LeavesMaps => Profile::Devices,
             Mutant::SkipsStaging
@@ -221,6 +228,12 @@ impl Mutant {
                 pods.iter_mut().for_each(unmark)
             }
             (Mutant::IgnoresDeletion, Event::PodChanged { pod, .. }) => unmark(pod),
+            (Mutant::OverlooksRequests | Mutant::MisreadsPriorities, Event::PodSetDelivered { pods, .. }) => {
+                pods.iter_mut().for_each(|pod| self.misread_spec(pod))
+            }
+            (Mutant::OverlooksRequests | Mutant::MisreadsPriorities, Event::PodChanged { pod, .. }) => {
+                self.misread_spec(pod);
+            }
             (
                 Mutant::IgnoresBinding | Mutant::SharesClaims,
                 Event::StorageRead { state: StorageState::Present(StorageObject::Claim(claim)), .. },
@@ -327,6 +340,14 @@ impl Mutant {
                 }
             }
             _ => {}
+        }
+    }
+
+    fn misread_spec(self, pod: &mut Arc<Pod>) {
+        let Some(spec) = &mut Arc::make_mut(pod).spec else { return };
+        match self {
+            Mutant::OverlooksRequests => spec.containers.iter_mut().for_each(|c| c.resources = None),
+            _ => spec.priority = Some(2_000_000_500 - spec.priority.unwrap_or(0)),
         }
     }
 

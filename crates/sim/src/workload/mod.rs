@@ -2,6 +2,7 @@
 //! images and lacks others.
 
 mod claims;
+mod crowd;
 mod extras;
 mod extremes;
 mod pods;
@@ -23,6 +24,7 @@ use crate::rng::Rng;
 use crate::time::{MILLI, Nanos, SECOND};
 use crate::world::{ClaimChange, ImageFate, Images, ProgramScript};
 
+pub use crowd::NEW_LABEL;
 pub use extras::GATE;
 pub use extremes::{
     ExtremeListEntry, extreme_expiry, extreme_services, extreme_storage_object, extreme_text, is_extreme,

@@ -9,6 +9,7 @@ use model::pod::{ANNOTATION_HASH, Source};
 use serde_json::{Value, json};
 
 use super::claims::{CLAIMS, claim_name, is_block};
+use super::crowd::NO_LABEL;
 use super::extras::OptionalFields;
 use super::{ALWAYS_PRESENT, IMAGES, NO_IMAGE, OBJECTS, Task, image_name, object_name};
 use crate::rng::Rng;
@@ -30,6 +31,10 @@ pub struct SimulatedPod {
     rejected: bool,
     unmountable: bool,
     own_users: bool,
+    priority: Option<i32>,
+    /// In thousandths of a CPU, of the first container.
+    cpu_millis: Option<u64>,
+    node_selector: Option<(&'static str, &'static str)>,
     needs: ClusterReferences,
     extras: OptionalFields,
 }
@@ -149,7 +154,9 @@ pub fn is_unmountable(pod: &Pod) -> bool {
 /// Whether the node refuses this pod.
 pub fn is_rejected(pod: &Pod) -> bool {
     let context = pod.spec.as_ref().and_then(|s| s.security_context.as_ref());
+    let selected = pod.spec.as_ref().and_then(|s| s.node_selector.as_ref());
     context.and_then(|c| c.sysctls.as_ref()).is_some_and(|s| s.iter().any(|s| s.name == FORBIDDEN_SYSCTL))
+        || selected.is_some_and(|labels| labels.contains_key(NO_LABEL))
 }
 
 fn any_image(rng: &mut Rng) -> u64 {
@@ -299,6 +306,9 @@ impl SimulatedPod {
             rejected: rng.per_mille(60),
             unmountable: rng.per_mille(30),
             own_users: rng.per_mille(200),
+            priority: None,
+            cpu_millis: None,
+            node_selector: None,
             needs: ClusterReferences::seeded(rng),
             extras: OptionalFields::seeded(rng),
         }
@@ -350,9 +360,22 @@ impl SimulatedPod {
             rejected: false,
             unmountable: false,
             own_users: false,
+            priority: None,
+            cpu_millis: None,
+            node_selector: None,
             needs: ClusterReferences::default(),
             extras: OptionalFields::default(),
         }
+    }
+
+    pub fn with_requests(mut self, cpu_millis: u64, priority: Option<i32>, grace_secs: u64) -> Self {
+        (self.cpu_millis, self.priority, self.grace_secs) = (Some(cpu_millis), priority, grace_secs);
+        self
+    }
+
+    pub fn selecting(mut self, label: Option<(&'static str, &'static str)>) -> Self {
+        self.node_selector = label;
+        self
     }
 
     pub fn change_an_image(&mut self, rng: &mut Rng) {
@@ -422,6 +445,15 @@ impl SimulatedPod {
         }
         if self.own_users && !self.host_network {
             spec["hostUsers"] = json!(false);
+        }
+        if let Some(priority) = self.priority {
+            spec["priority"] = json!(priority);
+        }
+        if let Some(millis) = self.cpu_millis {
+            spec["containers"][0]["resources"] = json!({"requests": {"cpu": format!("{millis}m")}});
+        }
+        if let Some((key, value)) = self.node_selector {
+            spec["nodeSelector"] = json!({key: value});
         }
         if self.rejected {
             spec["securityContext"] = json!({"sysctls": [{"name": FORBIDDEN_SYSCTL, "value": "1"}]});

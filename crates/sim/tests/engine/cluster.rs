@@ -146,6 +146,7 @@ fn not_asked<T>() -> Result<T, ApiError> {
 #[async_trait]
 impl NodeApi for SimCluster {
     async fn get(&self, _: &str) -> Result<Arc<Node>, ApiError> {
+        // No pod of these runs is refused for node affinity.
         not_asked()
     }
     async fn create(&self, _: &Node) -> Result<Arc<Node>, ApiError> {

@@ -319,6 +319,10 @@ fn show_cause(cause: &Cause) -> String {
         }
         Cause::WaitingForObject { kind, name, message } => format!("waits for {kind} {name} ({message})"),
         Cause::WaitingForCertificate { signer_name } => format!("waits for certificate of {signer_name}"),
+        Cause::WaitingForNode => "waits for the node".to_owned(),
+        Cause::WaitingForRoom { resources, pods } => {
+            format!("waits for {} of {}", resources.join(" "), pods.join(" "))
+        }
         Cause::WaitingForTrustBundles => "waits for trust bundles".to_owned(),
         Cause::WaitingForToken { service_account } => format!("waits for token of {service_account}"),
         Cause::WaitingForVolume { volume, claim, message } => {

@@ -19,6 +19,18 @@ pub fn node(uid: &str) -> Arc<Node> {
     Arc::new(serde_json::from_value(node).expect("a node"))
 }
 
+/// `labels <key>=<value>`, or `fails`.
+pub fn node_read(text: &str) -> Result<Arc<Node>, String> {
+    let (word, label) = text.split_once(' ').unwrap_or((text, ""));
+    if word == "fails" {
+        return Err("no answer".into());
+    }
+    let (key, value) = label.split_once('=').expect("labels <key>=<value>");
+    let mut node = Node::clone(&node("n"));
+    node.metadata.labels = Some([(key.to_owned(), value.to_owned())].into());
+    Ok(Arc::new(node))
+}
+
 impl Script {
     /// `<call> [<how>]` ends the oldest open call that is shown so: `ok`, `gone`, `refused`, `away`.
     pub fn answer(&mut self, rest: &str) -> Vec<String> {

@@ -1,5 +1,6 @@
 //! Scripts of events: what the node does over time.
 
+mod admission;
 mod attaching;
 mod back_off;
 mod certificates;

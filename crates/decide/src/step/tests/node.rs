@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use model::cgroup::CgroupDriver;
 use model::node::{HostFacts, NodeConfig};
+use model::observed::{Observation, Scope};
 use model::pod::Source;
-use model::{Now, PodUid, Wall};
+use model::{Mono, Now, PodUid, Wall};
 
 use super::{check, check_on};
 use crate::state::FailureReason;
@@ -482,6 +483,8 @@ fn room_is_for_who_was_first() {
     let mut state = NodeState::new(config, HostFacts::default(), Wall(0));
     let pods = vec![pod("newer", "2026-01-02T00:00:00Z"), pod("older", "2026-01-01T00:00:00Z")];
     crate::step(&mut state, Now::default(), Event::PodSetDelivered { source: Source::Api, pods });
+    let nothing_runs = Observation { at: Mono::ZERO, scope: Scope::All, pods: Vec::new() };
+    crate::step(&mut state, Now::default(), Event::Observed(nothing_runs));
     let refused = |name: &str| state.pods[&PodUid::from(name)].standing().rejection().cloned();
     assert_eq!(refused("older"), None);
     let message = "Node didn't have enough resource: cpu, requested: 1000, used: 1000, capacity: 1000";

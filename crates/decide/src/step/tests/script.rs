@@ -235,6 +235,7 @@ impl Script {
             }
             "answer" => self.answer(rest),
             "node" => self.event(Event::NodeObserved((!rest.is_empty()).then(|| super::cluster::node(rest)))),
+            "node-read" => self.event(Event::NodeRead(super::cluster::node_read(rest))),
             "unreadable" => self.unreadable(rest, false),
             "api-unreadable" => self.unreadable(rest, true),
             "gone" => self.event(Event::PodRemoved { source: Source::Api, uid: rest.into() }),

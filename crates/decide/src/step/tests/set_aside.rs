@@ -182,7 +182,7 @@ fn what_it_requests_counts() {
         let rejection = run.state.pods[&uid.into()].standing().rejection();
         rejection.map(|why| why.reason.clone()).unwrap_or_default()
     };
-    assert_eq!(["b", "d"].map(rejection), ["OutOfcpu", "NodePorts"]);
+    assert_eq!(["b", "d"].map(rejection), ["UnexpectedAdmissionError", "NodePorts"]);
     assert_eq!(run.state.pods.requests().burstable_milli_cpu(), 60_000);
     assert_eq!(run.state.pods.requests(), &run.state.pods.sum_requests());
 }

@@ -45,6 +45,7 @@ pub fn effect(effect: &Effect, shown: &BTreeSet<String>) -> Option<String> {
         )),
         Effect::FollowCertificateRequests { node } => Some(format!("follow certificate requests of {node}")),
         Effect::ForgetPod { uid } => Some(format!("forget {uid}")),
+        Effect::ReadNode => Some("read node".into()),
         Effect::ReadUserIds => Some("read ids".into()),
         Effect::ListPodArtifacts => only("sweeps", "list leftovers".into()),
         Effect::Sweep(what) => Some(format!("sweep {}", sweep(what))),
@@ -182,6 +183,9 @@ pub fn counts(state: &NodeState) -> String {
     ];
     let mut shown: Vec<String> =
         plain.iter().filter(|(_, count)| *count > 0).map(|(name, count)| format!("{name} {count}")).collect();
+    shown.extend(
+        counts.preemptions.iter().map(|(resource, count)| format!("preempted for {resource} {count}")),
+    );
     shown.extend(counts.evictions.iter().map(|(signal, count)| format!("evicted {signal} {count}")));
     shown.join(", ")
 }

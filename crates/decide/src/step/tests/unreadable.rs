@@ -19,7 +19,7 @@ fn what_runs_of_a_pod_that_was_never_read_is_left_alone() {
         ready
         read all: a = s0 ready; c#0 running / x = s1 ready; c#0 running
         api-unreadable a                    => -
-        api b                               => run b: dirs + cgroup > sandbox#0 | look img-c:1 | run x: stop c#0 2s > stop-sandbox s1
+        api b                               => run x: stop c#0 2s > stop-sandbox s1 | run b: dirs + cgroup > sandbox#0 | look img-c:1
         leftovers dirs=a,y logs=ns_a_a      => sweep dirs=y
         swept
         timer full                          => read all

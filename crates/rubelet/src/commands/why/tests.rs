@@ -58,6 +58,17 @@ fn every_cause_has_its_sentence() {
     );
     let signer_name = text("a.b/c");
     check(Cause::WaitingForCertificate { signer_name }, "a certificate of signer a.b/c is being asked for");
+    check(
+        Cause::WaitingForNode,
+        "waits for the Node object to be read again, since node affinity does not match it",
+    );
+    check(
+        Cause::WaitingForRoom {
+            resources: vec!["cpu".into(), "pods".into()],
+            pods: vec!["a_ns(1)".into(), "b_ns(2)".into()],
+        },
+        "waits for cpu, pods to be released by a_ns(1), b_ns(2)",
+    );
     check(Cause::WaitingForTrustBundles, "waits for the cluster's trust bundles to be read");
     check(
         Cause::WaitingForVolume { volume: text("data"), claim: text("c"), message: text("PVC is not bound") },
