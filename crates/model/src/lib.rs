@@ -18,6 +18,7 @@ pub mod hash;
 pub mod hook;
 pub mod ids;
 pub mod local;
+pub mod image_garbage;
 pub mod log_rotation;
 pub mod node;
 pub mod node_object_config;

@@ -45,6 +45,10 @@ impl Scenario {
                 let workload = Workload::seeded(rng, during, WorkloadSize::Small).with_log_rotation();
                 (workload, Faults::seeded(rng, during))
             }
+            Profile::Images => {
+                let workload = Workload::seeded(rng, during, WorkloadSize::Small).with_image_garbage(rng);
+                (workload, Faults::seeded(rng, during))
+            }
             Profile::Certificates => {
                 (Workload::seeded(rng, during, WorkloadSize::Certified), Faults::seeded(rng, during))
             }

@@ -11,6 +11,7 @@ mod debugging;
 mod disk_limits;
 mod ending;
 mod freshness;
+mod image_garbage;
 mod images;
 mod node;
 mod objects;

@@ -411,7 +411,7 @@ fn failure_of(uid: &str, action: &Action, message: &str) -> ActionResult {
     }
 }
 
-fn call_failure(message: &str) -> CallFailure {
+pub fn call_failure(message: &str) -> CallFailure {
     CallFailure { unreachable: message.starts_with('!'), message: message.trim_start_matches('!').into() }
 }
 
@@ -439,6 +439,7 @@ fn timer(name: &str) -> TimerKey {
             "check" => TimerKey::RuntimeCheck,
             "sweep" => TimerKey::Sweep,
             "user-ids" => TimerKey::UserIds,
+            "image-garbage" => TimerKey::ImageGarbage,
             other => panic!("no timer {other}"),
         },
     }
@@ -491,6 +492,8 @@ fn parse_event(word: &str, rest: &str) -> Event {
             let pull = PullKey { image: image.into(), ..PullKey::default() };
             Event::ImagePulled { pull, result }
         }
+        "images" => super::image_garbage::listed(rest),
+        "removed" => super::image_garbage::removed(rest),
         "services" => Event::Services(Vec::new()),
         "configmap" => object(ObjectKind::ConfigMap, rest),
         "secret" => object(ObjectKind::Secret, rest),
