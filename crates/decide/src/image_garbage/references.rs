@@ -34,7 +34,8 @@ impl ImageReferences {
         // Runtimes show ids with and without their algorithm.
         self.0.insert(name.strip_prefix("sha256:").unwrap_or(name).to_owned());
         let repository = repository(name);
-        let (tagged, digest) = name.split_once('@').map_or((name, None), |(name, digest)| (name, Some(digest)));
+        let (tagged, digest) =
+            name.split_once('@').map_or((name, None), |(name, digest)| (name, Some(digest)));
         match digest {
             Some(digest) => self.0.insert(format!("{repository}@{digest}")),
             None => self.0.insert(format!("{repository}:{}", tag(tagged).unwrap_or("latest"))),
@@ -75,7 +76,8 @@ mod tests {
             repo_digests: digests.iter().map(|digest| (*digest).into()).collect(),
             ..Image::default()
         };
-        let busybox = shown("sha256:abc", &["docker.io/library/busybox:1"], &["docker.io/library/busybox@sha256:1f1c"]);
+        let busybox =
+            shown("sha256:abc", &["docker.io/library/busybox:1"], &["docker.io/library/busybox@sha256:1f1c"]);
         let latest = shown("def", &["registry.test:5000/a/b:latest"], &[]);
         let untagged = shown("sha256:77", &[], &[]);
         for (name, image, expect) in [

@@ -70,11 +70,7 @@ fn begin(state: &mut NodeState, cx: &mut Context) -> bool {
     can_begin
 }
 
-pub(super) fn listed(
-    state: &mut NodeState,
-    cx: &mut Context,
-    listing: Result<ImageListing, CallFailure>,
-) {
+pub(super) fn listed(state: &mut NodeState, cx: &mut Context, listing: Result<ImageListing, CallFailure>) {
     let config = state.config.clone();
     let Some(garbage) = &config.image_garbage else { return };
     if listing.as_ref().is_err_and(|failure| failure.unreachable) {
@@ -87,12 +83,7 @@ pub(super) fn listed(
     }
 }
 
-pub(super) fn removed(
-    state: &mut NodeState,
-    cx: &mut Context,
-    image: &str,
-    result: Result<(), CallFailure>,
-) {
+pub(super) fn removed(state: &mut NodeState, cx: &mut Context, image: &str, result: Result<(), CallFailure>) {
     let failure = result.as_ref().err().cloned();
     let Some(because) = state.image_garbage.removed(image, result) else { return };
     match failure {
@@ -158,7 +149,7 @@ fn report_failure(state: &mut NodeState, cx: &mut Context, end: &RunEnd) {
     }
     let Some(message) = &end.failure else { return };
     cx.log(LogLevel::Warn, None, format!("removing unused images: {message}"));
-    let again = end.purpose == RunPurpose::Periodic && state.image_garbage.fails_again();
+    let again = end.purpose == RunPurpose::Periodic && state.image_garbage.keeps_failing(now);
     if again && state.image_garbage.may_warn("ImageGCFailed", now) {
         cx.emit(Effect::RecordNodeEvent { event: ApiEvent::warning("ImageGCFailed", message.clone()) });
     }

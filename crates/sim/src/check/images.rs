@@ -42,7 +42,13 @@ impl InvariantChecker {
     }
 
     /// The runtime was asked to create a container. `late`: the agent that asked does not wait for it any more.
-    pub fn create_applied(&mut self, world: &World, start: &StartContainer, made: Option<&ContainerId>, late: bool) {
+    pub fn create_applied(
+        &mut self,
+        world: &World,
+        start: &StartContainer,
+        made: Option<&ContainerId>,
+        late: bool,
+    ) {
         if late {
             self.made_late.extend(made.cloned());
             return;

@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use decide::objects::CERTIFICATES_GATE;
 use model::PodUid;
-use model::k8s::{Pod, Quantity};
 use model::image_garbage::ImageGarbageConfig;
+use model::k8s::{Pod, Quantity};
 use model::log_rotation::LogRotationConfig;
 use model::node::{HostFacts, NodeConfig};
 use model::pod::Source;

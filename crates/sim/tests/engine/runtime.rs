@@ -469,9 +469,8 @@ impl Images for SimImages {
     }
 
     async fn remove_image(&self, image: &ImageSpec) -> Result<(), RuntimeError> {
-        let remove = |inner: &mut HostState| {
-            inner.world.remove_image(&image.image).map_err(RuntimeError::refused)
-        };
+        let remove =
+            |inner: &mut HostState| inner.world.remove_image(&image.image).map_err(RuntimeError::refused);
         self.0.call(&"images".into(), true, remove).await
     }
 
