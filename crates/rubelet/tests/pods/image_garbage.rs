@@ -59,7 +59,7 @@ fn images_that_nothing_uses_are_removed_and_no_others() {
     let registry = Registry::start(&runtime);
     let pulled = registry.push(&runtime, OTHER_IMAGE, "team/app:1");
     let other = registry.push(&runtime, "rubelet.test/user1000:1", "team/other:1");
-    let mut agent = Agent::prepare(&runtime, &[], |config| set_thresholds(config, "0s"));
+    let mut agent = Agent::prepare(&runtime, &[], |config| set_thresholds(config, "1ms"));
     agent.write_manifest("stays", &pod("stays", IMAGE));
     // What it pulls is on the node already, under a name that no pod has: it may be removed while it is pulled.
     agent.write_manifest("goes", &pod("goes", &pulled));

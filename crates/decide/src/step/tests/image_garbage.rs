@@ -14,9 +14,14 @@ use crate::event::Event;
 use crate::image_garbage::RunEnd;
 use crate::step::Context;
 
+/// `images <list>`, or `removed <image>`.
+pub fn event(word: &str, rest: &str) -> Event {
+    if word == "images" { listed(rest) } else { removed(rest) }
+}
+
 /// `<used>/<capacity>[ used by <image>,..]: <id>=<tag>,<tag> <size>[ pinned] / ..`, or `fails <message>`. Of a filesystem
 /// that can't be read: `?`.
-pub fn listed(rest: &str) -> Event {
+fn listed(rest: &str) -> Event {
     if let Some(message) = rest.strip_prefix("fails ") {
         return Event::ImagesListed(Err(call_failure(message)));
     }
@@ -46,7 +51,7 @@ pub fn listed(rest: &str) -> Event {
 }
 
 /// `<id>`, or `<id>: <message>`.
-pub fn removed(rest: &str) -> Event {
+fn removed(rest: &str) -> Event {
     let (id, failure) = rest.split_once(": ").map_or((rest, None), |(id, text)| (id, Some(text)));
     let result = failure.map_or(Ok(()), |message| Err(call_failure(message)));
     Event::ImageRemoved { image: format!("sha256:{id}"), result }
@@ -299,6 +304,31 @@ fn a_runtime_that_goes_away_ends_the_run() {
         ready                              => read all
         read all: -                        => list images
         ",
+    );
+}
+
+#[test]
+fn a_runtime_may_tell_any_numbers() {
+    let most = u64::MAX;
+    check_images(
+        config(0, 0),
+        &format!(
+            r"
+            started
+            ready
+            read all: -                        => list images
+            images {most}/{most}: a=x/a:1 {most} / b=x/b:1 {most} / c=x/c:1 0 => remove image sha256:a
+            removed a                          => -
+            due image-garbage                  => list images
+            # none has a size, so the disk does not become emptier
+            images {most}/{most}: d= 0 / e= 0  => remove image sha256:d
+            removed d                          => remove image sha256:e
+            # an answer that was not asked for
+            removed x                          => -
+            images 0/0: -                      => -
+            removed e                          => -
+            "
+        ),
     );
 }
 
