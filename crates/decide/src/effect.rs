@@ -66,6 +66,14 @@ pub enum Effect {
         image_ref: String,
         secret: PullSecret,
     },
+    /// List the images, what containers use, and how full the filesystem of the images is. `ImagesListed` follows.
+    ListImages,
+    /// Remove this image (its id, and the runtime handler as in names of images). `ImageRemoved` follows.
+    RemoveImage {
+        image: String,
+    },
+    /// Remove the pull records of images that are no longer there.
+    PrunePullRecords,
     /// Watch this object until `UnwatchObject`. `ObjectObserved` follows now and after every change.
     WatchObject {
         key: ObjectKey,
@@ -266,6 +274,8 @@ pub enum TimerKey {
     MeasureDisk(PodUid),
     /// The log of a container is to be measured.
     MeasureLog(ContainerId),
+    /// Images are to be listed, and removed if there is a reason.
+    ImageGarbage,
     /// A token has to be requested (again).
     Token(PodTokenRequest),
     /// A certificate of a pod has to be requested (again), or an Event about it is due.
@@ -303,6 +313,7 @@ impl TimerKey {
             TimerKey::Certificate(source) => Some(&source.pod),
             TimerKey::Storage(_)
             | TimerKey::MeasureLog(_)
+            | TimerKey::ImageGarbage
             | TimerKey::Unstage(_)
             | TimerKey::ListVolumes
             | TimerKey::Mirror(_)

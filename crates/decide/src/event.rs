@@ -9,6 +9,7 @@ use model::cluster::{ObjectKey, ObjectState, PodTokenRequest, Token};
 use model::credentials::{PullHistory, PullServiceAccount};
 use model::cri::{IdMapping, Image, RuntimeStatus};
 use model::disk_usage::PodDiskUsage;
+use model::image_garbage::ImageListing;
 use model::k8s::{CSIDriver, ClusterTrustBundle, Node, Pod, PodCertificateRequest, Service};
 use model::local::LocalObjects;
 use model::log_rotation::LogCallResult;
@@ -112,6 +113,13 @@ pub enum Event {
     ImagePulled {
         pull: PullKey,
         result: Result<PulledImage, CallFailure>,
+    },
+    /// The images were listed for removing those that nothing uses.
+    ImagesListed(Result<ImageListing, CallFailure>),
+    /// `RemoveImage` ended. An image that was not there counts as removed.
+    ImageRemoved {
+        image: String,
+        result: Result<(), CallFailure>,
     },
     /// An attempt at a probe ended. `id`: the instance that was probed. `took` is for metrics.
     ProbeDone {
@@ -272,6 +280,8 @@ impl Event {
             Event::ImageInspected { .. } => "image_inspected",
             Event::CredentialPluginsAnswered { .. } => "credential_plugins_answered",
             Event::ImagePulled { .. } => "image_pulled",
+            Event::ImagesListed(_) => "images_listed",
+            Event::ImageRemoved { .. } => "image_removed",
             Event::ProbeDone { .. } => "probe_done",
             Event::ObjectObserved { .. } => "object_observed",
             Event::StorageRead { .. } => "storage_read",

@@ -20,6 +20,7 @@ pub mod event;
 pub mod events;
 mod gated_fields;
 pub mod hooks;
+pub mod image_garbage;
 pub mod image_pull;
 pub mod images;
 pub mod jitter;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ports::{
     Cgroups, ClusterPorts, ContainerLogFiles, EngineMetrics, EventSink, HttpHooks, Images, PanicRecords,
     PodFiles, ProbeRecordStore, Prober, PullRecords, RegistryCredentials, Runtime, RuntimeEvents, Tracing,
-    VolumeNoticeFeed, WallClock,
+    UsageReader, VolumeNoticeFeed, WallClock,
 };
 
 use crate::csi::CsiPorts;
@@ -23,6 +23,8 @@ pub struct Ports {
     pub volume_news: Arc<dyn VolumeNoticeFeed>,
     pub log_files: Arc<dyn ContainerLogFiles>,
     pub cgroups: Arc<dyn Cgroups>,
+    /// Figures of cgroups and filesystems.
+    pub usage: Arc<dyn UsageReader>,
     pub events: Arc<dyn EventSink>,
     pub http_hooks: Arc<dyn HttpHooks>,
     pub prober: Arc<dyn Prober>,

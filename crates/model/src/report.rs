@@ -186,6 +186,9 @@ pub struct AgentCounters {
     /// Pods that were preempted, by the resource that a critical pod lacked first.
     #[serde(default)]
     pub preemptions: BTreeMap<String, u64>,
+    /// Images that were removed because nothing used them, by the kubelet's word for the reason.
+    #[serde(default)]
+    pub images_collected: BTreeMap<String, u64>,
     /// Images that containers and volumes asked for.
     #[serde(default)]
     pub image_requests: Vec<ImageRequests>,

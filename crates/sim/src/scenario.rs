@@ -48,6 +48,10 @@ impl Scenario {
                 (workload, Faults::seeded(rng, during))
             }
             Profile::Crowded => (Workload::crowded(rng, during), Faults::seeded(rng, during)),
+            Profile::Images => {
+                let workload = Workload::seeded(rng, during, WorkloadSize::Small).with_image_garbage(rng);
+                (workload, Faults::seeded(rng, during))
+            }
             Profile::Certificates => {
                 (Workload::seeded(rng, during, WorkloadSize::Certified), Faults::seeded(rng, during))
             }

@@ -47,6 +47,11 @@ fn logs() {
 }
 
 #[test]
+fn images() {
+    all_good(Profile::Images, 0..60);
+}
+
+#[test]
 fn one_stuck_pod_holds_up_nobody() {
     all_good(Profile::Stuck, 0..20);
 }

@@ -4,6 +4,7 @@
 mod admission;
 mod calls;
 mod cgroups;
+mod images;
 mod settled;
 mod state;
 mod volumes;
@@ -67,6 +68,10 @@ pub struct InvariantChecker {
     forgotten_victims: BTreeSet<PodUid>,
     /// Containers whose liveness or startup probe, or hook, has failed.
     may_be_stopped: BTreeSet<ContainerId>,
+    /// Ids of images that this agent removed, and that were not pulled since.
+    removed_images: BTreeSet<String>,
+    /// Containers that were created after the agent had given up the call, or was killed.
+    made_late: BTreeSet<ContainerId>,
 }
 
 impl InvariantChecker {
@@ -156,6 +161,7 @@ impl InvariantChecker {
         self.starts.clear();
         self.terminations.clear();
         self.kill_times.clear();
+        self.removed_images.clear();
         self.missing_in_source.clear();
         let absent = &self.removed_at;
         // The next agent learns of an end from the status in the API server, and for a static pod from the runtime.

@@ -12,6 +12,7 @@ mod debugging;
 mod disk_limits;
 mod ending;
 mod freshness;
+mod image_garbage;
 mod images;
 mod node;
 mod node_cgroups;

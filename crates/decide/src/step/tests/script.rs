@@ -412,7 +412,7 @@ fn failure_of(uid: &str, action: &Action, message: &str) -> ActionResult {
     }
 }
 
-fn call_failure(message: &str) -> CallFailure {
+pub fn call_failure(message: &str) -> CallFailure {
     CallFailure { unreachable: message.starts_with('!'), message: message.trim_start_matches('!').into() }
 }
 
@@ -440,6 +440,7 @@ fn timer(name: &str) -> TimerKey {
             "check" => TimerKey::RuntimeCheck,
             "sweep" => TimerKey::Sweep,
             "user-ids" => TimerKey::UserIds,
+            "image-garbage" => TimerKey::ImageGarbage,
             other => panic!("no timer {other}"),
         },
     }
@@ -492,6 +493,7 @@ fn parse_event(word: &str, rest: &str) -> Event {
             let pull = PullKey { image: image.into(), ..PullKey::default() };
             Event::ImagePulled { pull, result }
         }
+        "images" | "removed" => super::image_garbage::event(word, rest),
         "services" => Event::Services(Vec::new()),
         "configmap" => object(ObjectKind::ConfigMap, rest),
         "secret" => object(ObjectKind::Secret, rest),

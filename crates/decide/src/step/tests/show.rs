@@ -95,6 +95,9 @@ pub fn effect(effect: &Effect, shown: &BTreeSet<String>) -> Option<String> {
         }
         Effect::CallApi(call) => only("api", api_call(call)),
         Effect::ReadStorageObject { key } => Some(format!("ask {} {}", super::claims::word(key), key.name())),
+        Effect::ListImages => Some("list images".to_owned()),
+        Effect::RemoveImage { image } => Some(format!("remove image {image}")),
+        Effect::PrunePullRecords => only("records", "prune pull records".to_owned()),
         Effect::CallLog { id, call, .. } => only("container logs", format!("{call:?} {id}")),
         Effect::Log { message, .. } => only("logs", format!("log {message}")),
     }
@@ -119,6 +122,7 @@ fn timer(key: &TimerKey) -> String {
         TimerKey::RuntimeCheck => "check".into(),
         TimerKey::Sweep => "sweep".into(),
         TimerKey::MeasureLog(id) => format!("log {id}"),
+        TimerKey::ImageGarbage => "image-garbage".into(),
         TimerKey::NodeCgroups => "node-cgroups".into(),
         TimerKey::UserIds => "user-ids".into(),
     }
@@ -186,6 +190,8 @@ pub fn counts(state: &NodeState) -> String {
     shown.extend(
         counts.preemptions.iter().map(|(resource, count)| format!("preempted for {resource} {count}")),
     );
+    let collected = counts.images_collected.iter();
+    shown.extend(collected.map(|(reason, count)| format!("collected by {reason} {count}")));
     shown.extend(counts.evictions.iter().map(|(signal, count)| format!("evicted {signal} {count}")));
     shown.join(", ")
 }
