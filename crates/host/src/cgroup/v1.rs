@@ -38,9 +38,12 @@ pub(super) fn update(
     below: &str,
     values: &CgroupValues,
 ) -> Result<(), CgroupError> {
-    hierarchies.iter().filter(|hierarchy| hierarchy.is_required()).fold(Ok(()), |outcome, hierarchy| {
-        outcome.and(file::apply(&hierarchy.mount.join(below), wanted(hierarchy, values)))
-    })
+    // A failure in one hierarchy keeps no value from being written in another.
+    let mut outcome = Ok(());
+    for hierarchy in hierarchies.iter().filter(|hierarchy| hierarchy.is_required()) {
+        outcome = outcome.and(file::apply(&hierarchy.mount.join(below), wanted(hierarchy, values)));
+    }
+    outcome
 }
 
 fn ensure_directory(hierarchy: &Hierarchy, below: &str) -> Result<(), CgroupError> {

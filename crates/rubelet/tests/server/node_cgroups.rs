@@ -194,7 +194,8 @@ fn an_agent_keeps_its_place_and_makes_room_for_the_next_one() {
     let flag = format!("--lock-file={}", file.display());
     let mut agent = Agent::start_with_flags(&runtime, &[&flag, "--exit-on-lock-contention"], |config| {
         config["kubeletCgroups"] = json!(place);
-        config["oomScoreAdj"] = json!(-500);
+        // Not every machine of tests lets a score be lowered.
+        config["oomScoreAdj"] = json!(500);
     });
     let own = |name: &str| fs::read_to_string(format!("/proc/{}/{name}", agent.pid().expect("a process")));
     wait("the agent to be in its cgroup", SLOW, || {
@@ -202,7 +203,7 @@ fn an_agent_keeps_its_place_and_makes_room_for_the_next_one() {
         let inside = cgroups.lines().filter(|line| line.ends_with(&format!(":{place}"))).count();
         if inside > 0 { Ok(()) } else { Err(cgroups) }
     });
-    assert_eq!(own("oom_score_adj").expect("a score").trim(), "-500");
+    assert_eq!(own("oom_score_adj").expect("a score").trim(), "500");
     fs::File::open(&file).expect("open the lock file");
     assert!(agent.wait_ended().success(), "{}", agent.log_tail());
     assert!(agent.log().contains("another process wants the lock file"));
