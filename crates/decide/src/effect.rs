@@ -2,12 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use model::cgroup::{CgroupName, CgroupSpec};
 use model::cluster::{ObjectKey, PodTokenRequest};
 use model::credentials::PullSecret;
 use model::csi::{ClaimObject, VolumeId};
 use model::disk_usage::DiskUsagePaths;
+use model::eviction::{
+    EvictionSignal, FigureGroup, MemoryNoticeLevels, NodePressure, PodToMeasure, SignalKind,
+};
 use model::k8s::{Pod, PodStatus};
 use model::log_rotation::LogCall;
 use model::observed::Scope;
@@ -185,6 +189,30 @@ pub enum Effect {
         uid: PodUid,
         places: DiskUsagePaths,
     },
+    /// Read these figures of the node. `NodeFiguresRead` follows.
+    ReadNodeFigures {
+        group: FigureGroup,
+    },
+    /// Wait for the kernel to give notice of memory that runs short, instead of the wait before. `MemoryRunsShort`
+    /// follows.
+    AwaitMemoryPressure {
+        levels: MemoryNoticeLevels,
+    },
+    /// Measure what these pods use. `PodFiguresRead` follows.
+    MeasurePods {
+        call: u64,
+        kind: SignalKind,
+        pods: Vec<PodToMeasure>,
+    },
+    /// Report what the node is short of in the Node object.
+    ReportNodePressure {
+        pressure: NodePressure,
+    },
+    /// Of the figures that an eviction is based on, for a metric.
+    RecordFiguresAge {
+        signal: EvictionSignal,
+        age: Duration,
+    },
     /// Make a call about the log of a running container. `LogCallEnded` follows, unless the file is removed meanwhile.
     CallLog {
         id: ContainerId,
@@ -256,6 +284,12 @@ pub enum TimerKey {
     MeasureDisk(PodUid),
     /// The log of a container is to be measured.
     MeasureLog(ContainerId),
+    /// These figures of the node are to be read.
+    NodeFigures(FigureGroup),
+    /// A grace period of a threshold, or the time of a condition about pressure, is over.
+    NodePressure,
+    /// What is done about a shortage takes too long.
+    EvictionStep,
     /// A token has to be requested (again).
     Token(PodTokenRequest),
     /// A certificate of a pod has to be requested (again), or an Event about it is due.
@@ -293,6 +327,9 @@ impl TimerKey {
             TimerKey::Certificate(source) => Some(&source.pod),
             TimerKey::Storage(_)
             | TimerKey::MeasureLog(_)
+            | TimerKey::NodeFigures(_)
+            | TimerKey::NodePressure
+            | TimerKey::EvictionStep
             | TimerKey::Unstage(_)
             | TimerKey::ListVolumes
             | TimerKey::Mirror(_)

@@ -21,6 +21,7 @@ use self::definition::Definition;
 use self::shown_pod::ShownPod;
 use crate::action::{Epoch, Stage};
 use crate::allocation::PendingResize;
+use crate::eviction::NodeEviction;
 use crate::images::ImagePulls;
 use crate::ledger::Ledger;
 use crate::lifecycle::Lifecycle;
@@ -55,6 +56,8 @@ pub struct NodeState {
     /// Wall time at which this agent started.
     pub started: Wall,
     pub runtime: RuntimeHealth,
+    /// What the node runs short of, and what is done about it.
+    pub eviction: NodeEviction,
     /// Logs of running containers, to be rotated.
     pub logs: ContainerLogs,
     /// The last set of each source, by UID.
@@ -239,6 +242,7 @@ impl NodeState {
             node: None,
             started,
             runtime: RuntimeHealth::default(),
+            eviction: NodeEviction::default(),
             logs: ContainerLogs::default(),
             sources,
             pods: Pods::default(),

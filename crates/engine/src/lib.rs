@@ -27,6 +27,7 @@ mod image_calls;
 mod lease_renewer;
 mod log_calls;
 mod node_duties;
+mod node_figures;
 mod node_reconciler;
 mod object_watches;
 mod observe;

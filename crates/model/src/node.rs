@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cgroup::CgroupDriver;
 use crate::credentials::{CredentialPlugin, VerificationPolicy};
+use crate::eviction::EvictionConfig;
 use crate::log_rotation::LogRotationConfig;
 pub use crate::node_object_config::{CapacityRules, NodeObjectConfig, ThresholdValue};
 use crate::user_namespace::{DEFAULT_IDS_PER_POD, IdRange};
@@ -53,6 +54,9 @@ pub struct NodeConfig {
     /// `None`: logs of containers are not rotated.
     #[serde(default)]
     pub log_rotation: Option<LogRotationConfig>,
+    /// Eviction for the sake of the node.
+    #[serde(default)]
+    pub eviction: EvictionConfig,
     pub max_dead_containers_per_container: i32,
     /// -1: no limit.
     pub max_dead_containers: i32,
@@ -98,6 +102,7 @@ impl Default for NodeConfig {
             credential_plugins: Vec::new(),
             pull_verification: Some(VerificationPolicy::default()),
             log_rotation: None,
+            eviction: EvictionConfig::default(),
             max_dead_containers_per_container: 1,
             max_dead_containers: -1,
             min_container_ttl: Duration::ZERO,

@@ -20,7 +20,7 @@ use host::logs::HostLogFiles;
 use host::panic_records::HostPanicRecords;
 use host::probe::{NetworkProber, PodProbeRecords};
 use host::quota::ProjectQuotas;
-use host::usage::HostUsage;
+use host::usage::{HostNodeSignals, HostUsage};
 use manifest::{ReferencePolicy, StaticPodRules};
 use model::cgroup::CgroupDriver;
 use model::credentials::VerificationPolicy;
@@ -43,6 +43,7 @@ use server::{
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+mod eviction;
 mod node;
 
 pub use node::node_setup;
@@ -136,6 +137,7 @@ pub fn node_config(
             .then(|| verification_policy(config))
             .transpose()?,
         log_rotation: log_rotation(config)?,
+        eviction: eviction::eviction_config(flags, config)?,
         max_dead_containers_per_container: flags.maximum_dead_containers_per_container,
         max_dead_containers: flags.maximum_dead_containers,
         min_container_ttl: flags.minimum_container_ttl_duration.to_std(),
@@ -285,6 +287,8 @@ pub fn ports(
         check_cgroup_root(&layout, &node.cgroup_root)?;
     }
     let volume_news = HostVolumeNotices::default();
+    let node_signals = Arc::new(HostNodeSignals::new(&layout));
+    let usage = HostUsage::new(layout.clone(), Arc::new(SystemClock)).with_quotas(quotas(node));
     Ok(Ports {
         runtime: Arc::new(MeteredRuntime::new(client.clone(), metrics.clone())),
         images: Arc::new(MeteredImages::new(client, metrics.clone())),
@@ -323,6 +327,8 @@ pub fn ports(
         }),
         volume_news: Arc::new(volume_news),
         log_files: Arc::new(HostLogFiles::new(&config.pod_logs_dir, Arc::new(SystemClock))),
+        node_signals,
+        usage: Arc::new(usage),
         tracing: tracing.clone(),
         cluster: None,
     })

@@ -43,6 +43,8 @@ pub enum Profile {
     Certificates,
     /// As `Faults`, with logs that are rotated.
     Logs,
+    /// Pods use more memory than there is.
+    Pressure,
     /// Simple pods, one whose statuses the runtime always refuses, and agents that are killed (K8, K10).
     Refused,
     /// Simple pods, agents that are killed, and a runtime that keeps listing what it has reported as removed (`few
@@ -55,7 +57,7 @@ pub enum Profile {
 }
 
 impl Profile {
-    pub const ALL: [Profile; 12] = [
+    pub const ALL: [Profile; 13] = [
         Profile::Calm,
         Profile::Faults,
         Profile::Short,
@@ -64,6 +66,7 @@ impl Profile {
         Profile::Devices,
         Profile::Certificates,
         Profile::Logs,
+        Profile::Pressure,
         Profile::Refused,
         Profile::Ghosts,
         Profile::Poisoned,
@@ -83,6 +86,7 @@ impl Profile {
             Profile::Devices => "devices",
             Profile::Certificates => "certificates",
             Profile::Logs => "logs",
+            Profile::Pressure => "pressure",
             Profile::Refused => "refused",
             Profile::Ghosts => "ghosts",
             Profile::Poisoned => "poisoned",
@@ -99,6 +103,7 @@ impl Profile {
             | Profile::Storage
             | Profile::Devices
             | Profile::Logs
+            | Profile::Pressure
             | Profile::Poisoned => 900 * SECOND,
             // A request that was lost before the agent saw it is given up after a quarter of an hour.
             Profile::Certificates => 1200 * SECOND,

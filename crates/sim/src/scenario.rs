@@ -45,6 +45,7 @@ impl Scenario {
                 let workload = Workload::seeded(rng, during, WorkloadSize::Small).with_log_rotation();
                 (workload, Faults::seeded(rng, during))
             }
+            Profile::Pressure => (Workload::that_grows(rng), Faults::seeded(rng, during)),
             Profile::Certificates => {
                 (Workload::seeded(rng, during, WorkloadSize::Certified), Faults::seeded(rng, during))
             }

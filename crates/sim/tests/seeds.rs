@@ -47,6 +47,11 @@ fn logs() {
 }
 
 #[test]
+fn memory_that_runs_short() {
+    all_good(Profile::Pressure, 0..40);
+}
+
+#[test]
 fn one_stuck_pod_holds_up_nobody() {
     all_good(Profile::Stuck, 0..20);
 }

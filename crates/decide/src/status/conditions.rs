@@ -18,6 +18,7 @@ pub(crate) const RESIZE_PENDING: &str = "PodResizePending";
 pub const READY_TO_START: &str = "PodReadyToStartContainers";
 /// Set by any component that disrupts the pod, including this agent.
 pub const DISRUPTION_TARGET: &str = "DisruptionTarget";
+const TERMINATION_BY_KUBELET: &str = "TerminationByKubelet";
 
 const OWNED: [&str; 8] = [
     POD_SCHEDULED,
@@ -51,6 +52,14 @@ pub fn conditions(
     let old = inputs.previous();
     let all: Vec<&ContainerStatus> = regular.iter().chain(init).collect();
     let mut list = foreign(inputs.api(), old);
+    if let Some(message) = inputs.disruption
+        && find(&list, DISRUPTION_TARGET).is_none_or(|known| known.status != "True")
+    {
+        list.retain(|known| known.type_ != DISRUPTION_TARGET);
+        let mut disruption = condition(DISRUPTION_TARGET, true, TERMINATION_BY_KUBELET, message);
+        disruption.observed_generation = observed_generation(pod);
+        list.push(disruption);
+    }
 
     let sandbox_stays = !sandbox_change(pod, inputs.observed).needed;
     let containers = containers_ready(pod, Some(&all), phase);

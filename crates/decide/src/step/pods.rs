@@ -285,6 +285,7 @@ fn admission_verdict(state: &NodeState, pod: &PodView) -> Result<(), AdmissionRe
             node: state.node.as_deref(),
             runtime: &state.runtime,
             others: state.pods.requests().requested_by_others(),
+            pressure: state.eviction.pressure(),
         },
     )
 }
@@ -307,7 +308,7 @@ pub(super) fn reject_admitted(
     cx.record(state, uid, ApiEvent::warning(&refusal.reason, refusal.message.clone()));
     cx.log(LogLevel::Warn, Some(uid), format!("pod was rejected: {}: {}", refusal.reason, refusal.message));
     let AdmissionRejection { reason, message } = refusal;
-    let rejected = EndReason::Rejected(FailureReason { reason, message });
+    let rejected = EndReason::Rejected(FailureReason::new(reason, message));
     terminate(state, cx, uid, rejected, MINIMUM_GRACE_SECS);
 }
 

@@ -126,7 +126,6 @@ const REGISTERED: [&str; 36] = [
     "kubelet_credential_provider_plugin_errors_total",
     "kubelet_device_plugin_alloc_duration_seconds",
     "kubelet_device_plugin_registration_total",
-    "kubelet_eviction_stats_age_seconds",
     "kubelet_image_garbage_collected_total",
     "kubelet_memory_qos_node_memory_low_bytes",
     "kubelet_memory_qos_node_memory_min_bytes",

@@ -40,6 +40,10 @@ pub enum Mutant {
     DropsTimers,
     /// Forgets when to measure the logs of containers.
     ForgetsLogs,
+    /// Never reads the node's figures again.
+    ForgetsFigures,
+    /// The node's figures have the time of their arrival instead of that of their reading.
+    StampsFiguresLate,
     /// Delivers an object's first state, and never its changes.
     LosesObjectNews,
     /// Never delivers the outcome of certificate requests.
@@ -111,7 +115,7 @@ pub enum Mutant {
 }
 
 impl Mutant {
-    pub const DRIVER: [Mutant; 18] = [
+    pub const DRIVER: [Mutant; 20] = [
         Mutant::LateReadingTimes,
         Mutant::DropsPlanEnded,
         Mutant::IgnoresCancel,
@@ -119,6 +123,8 @@ impl Mutant {
         Mutant::HidesFailures,
         Mutant::DropsTimers,
         Mutant::ForgetsLogs,
+        Mutant::ForgetsFigures,
+        Mutant::StampsFiguresLate,
         Mutant::LosesObjectNews,
         Mutant::LosesCertificateNews,
         Mutant::BlocksAllReadings,
@@ -163,6 +169,7 @@ impl Mutant {
             Mutant::FailsTheWholeReading => Profile::Refused,
             Mutant::ForgetsRemovals => Profile::Ghosts,
             Mutant::ForgetsLogs => Profile::Logs,
+            Mutant::ForgetsFigures | Mutant::StampsFiguresLate => Profile::Pressure,
             Mutant::LosesCertificateNews | Mutant::MixesKeys => Profile::Certificates,
             Mutant::LeavesMaps => Profile::Devices,
             Mutant::SkipsStaging

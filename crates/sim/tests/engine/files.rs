@@ -9,6 +9,7 @@ use async_trait::async_trait;
 use model::cgroup::{CgroupDriver, CgroupName, CgroupSpec};
 use model::credentials::{CredentialPlugin, DockerConfigFile};
 use model::cri::IdMapping;
+use model::eviction::{DiskFigures, MemoryFigures, MemoryNoticeLevels};
 use model::files::{ContainerFiles, EnvFile, TerminationMessageRequest};
 use model::hook::HttpHook;
 use model::panic_record::PanicRecord;
@@ -17,7 +18,8 @@ use model::user_namespace::UserNamespaceScan;
 use model::volume::{VolumeNotice, VolumeSetup};
 use model::{ApiEvent, EventSubject, FullName, PodUid, Wall};
 use ports::{
-    CgroupError, Cgroups, ContainerLogFiles, EngineMetrics, EventSink, FilesError, HookAnswer, HttpHooks,
+    CgroupDetailLevel, CgroupError, CgroupUsage, Cgroups, FilesystemFigures, MachineUsage, NodeSignals,
+    PodCgroupUsage, PodCgroups, TreeFigures, TreeSource, UsageReader, ContainerLogFiles, EngineMetrics, EventSink, FilesError, HookAnswer, HttpHooks,
     LeftoverFiles, PanicRecordError, PanicRecords, PluginError, PodFiles, PodStatusUpdate, ProbeIdentity,
     ProbeRecordError, ProbeRecordStore, ProbeRecords, Prober, RegistryCredentials, VolumeNoticeFeed,
     WallClock,
@@ -227,6 +229,51 @@ impl VolumeNoticeFeed for NoopPorts {
     }
 }
 
+/// No threshold is configured, so nobody asks.
+#[async_trait]
+impl NodeSignals for NoopPorts {
+    async fn memory(&self, _: Option<&str>) -> io::Result<(MemoryFigures, Option<MemoryFigures>)> {
+        Ok(Default::default())
+    }
+    async fn disk(&self, _: &str) -> io::Result<DiskFigures> {
+        Ok(DiskFigures::default())
+    }
+    async fn processes(&self) -> io::Result<(u64, u64)> {
+        Ok((0, 0))
+    }
+    async fn memory_runs_short(&self, _: Option<&str>, _: &MemoryNoticeLevels) -> io::Result<()> {
+        std::future::pending().await
+    }
+}
+
+#[async_trait]
+impl UsageReader for NoopPorts {
+    async fn machine(&self, _: CgroupDetailLevel) -> io::Result<MachineUsage> {
+        Ok(MachineUsage::default())
+    }
+    async fn cgroups(&self, _: Vec<String>, _: CgroupDetailLevel) -> io::Result<Vec<Option<CgroupUsage>>> {
+        Ok(Vec::new())
+    }
+    async fn pods(&self, _: Vec<PodCgroups>, _: CgroupDetailLevel) -> io::Result<Vec<PodCgroupUsage>> {
+        Ok(Vec::new())
+    }
+    async fn cgroup_start(&self, _: &str) -> Option<Wall> {
+        None
+    }
+    async fn own_cgroup(&self) -> Option<String> {
+        None
+    }
+    async fn directories(&self, _: Vec<String>) -> io::Result<Vec<Option<TreeFigures>>> {
+        Ok(Vec::new())
+    }
+    async fn filesystem(&self, _: &str) -> io::Result<FilesystemFigures> {
+        Ok(FilesystemFigures::default())
+    }
+    async fn tree(&self, _: &str) -> io::Result<(TreeFigures, TreeSource)> {
+        Ok((TreeFigures::default(), TreeSource::Walk))
+    }
+}
+
 /// No log ever grows.
 #[async_trait]
 impl ContainerLogFiles for NoopPorts {
@@ -298,6 +345,7 @@ impl EngineMetrics for NoopPorts {
     fn probe(&self, _: &ProbeIdentity<'_>, _: &ProbeOutcome, _: Duration) {}
     fn record_sleep_cut_short(&self) {}
     fn record_watcher_cut(&self) {}
+    fn eviction_figures_age(&self, _: &str, _: Duration) {}
     fn record_sweep(&self, _: usize, _: usize) {}
     fn forget(&self, _: &PodUid) {}
 }

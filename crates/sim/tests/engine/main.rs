@@ -118,6 +118,8 @@ impl Run {
             files: Arc::new(files::SimFiles(reach())),
             volume_news: nothing.clone(),
             log_files: nothing.clone(),
+            node_signals: nothing.clone(),
+            usage: nothing.clone(),
             cgroups: Arc::new(files::SimCgroups(reach())),
             events: nothing.clone(),
             http_hooks: nothing.clone(),

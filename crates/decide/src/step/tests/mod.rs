@@ -10,6 +10,7 @@ mod converged;
 mod debugging;
 mod disk_limits;
 mod ending;
+mod eviction;
 mod freshness;
 mod images;
 mod node;
