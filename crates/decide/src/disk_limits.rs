@@ -32,8 +32,7 @@ pub(crate) fn is_limited(config: &NodeConfig, pod: &PodView) -> bool {
 
 /// Where what counts is found. `observed`: the containers that are there.
 pub fn places(config: &NodeConfig, pod: &PodView, observed: &ObservedPod) -> DiskUsagePaths {
-    let mut found =
-        DiskUsagePaths { volumes: local_volumes(config, pod), ..DiskUsagePaths::default() };
+    let mut found = DiskUsagePaths { volumes: local_volumes(config, pod), ..DiskUsagePaths::default() };
     if pod_limit(pod).is_none() {
         return found;
     }
@@ -88,8 +87,7 @@ pub(crate) fn exceeded_limit(pod: &PodView, used: &PodDiskUsage) -> Option<Excee
     pod.all_containers().find_map(|(_, container)| {
         let limits = container_limits(container);
         let limit = limits.get(EPHEMERAL_STORAGE).filter(|limit| !limit.is_zero())?;
-        let of =
-            |part: &BTreeMap<String, u64>| part.get(&container.name).copied().unwrap_or(0);
+        let of = |part: &BTreeMap<String, u64>| part.get(&container.name).copied().unwrap_or(0);
         let name = &container.name;
         exceeds(of(&used.logs).saturating_add(of(&used.layers)), &limit).then(|| ExceededLimit {
             signal: "ephemeralcontainerfs.limit",

@@ -25,8 +25,8 @@ use crate::object_watches::ClusterObjectWatches;
 use crate::query::{Query, RecentPodEvents, Waiting};
 use crate::timers::Timers;
 use crate::{
-    api_calls, disk_calls, executor, image_calls, log_calls, node_figures, observe, panicked_calls, panics, plugin_calls,
-    probe_calls, sweep, tasks,
+    api_calls, disk_calls, executor, image_calls, log_calls, node_figures, observe, panicked_calls, panics,
+    plugin_calls, probe_calls, sweep, tasks,
 };
 
 /// A plan that is being carried out.

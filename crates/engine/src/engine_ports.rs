@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use ports::{
     Cgroups, ClusterPorts, ContainerLogFiles, EngineMetrics, EventSink, HttpHooks, Images, NodeSignals,
-    PanicRecords, PodFiles, ProbeRecordStore, Prober, PullRecords, RegistryCredentials, Runtime, RuntimeEvents, Tracing,
-    UsageReader, VolumeNoticeFeed, WallClock,
+    PanicRecords, PodFiles, ProbeRecordStore, Prober, PullRecords, RegistryCredentials, Runtime,
+    RuntimeEvents, Tracing, UsageReader, VolumeNoticeFeed, WallClock,
 };
 
 use crate::csi::CsiPorts;

@@ -38,7 +38,11 @@ pub(crate) async fn read(ctx: EngineContext, config: Arc<NodeConfig>, group: Fig
     ctx.outbox.send(Event::NodeFiguresRead { group, at, result });
 }
 
-async fn figures(ctx: &EngineContext, config: &NodeConfig, group: FigureGroup) -> Result<NodeFigures, String> {
+async fn figures(
+    ctx: &EngineContext,
+    config: &NodeConfig,
+    group: FigureGroup,
+) -> Result<NodeFigures, String> {
     let signals = &ctx.ports.node_signals;
     let text = |error: std::io::Error| error.to_string();
     match group {

@@ -103,11 +103,7 @@ pub struct EvictionConfig {
 
 impl Default for EvictionConfig {
     fn default() -> Self {
-        Self {
-            thresholds: Vec::new(),
-            max_pod_grace_secs: 0,
-            pressure_transition: Duration::from_secs(300),
-        }
+        Self { thresholds: Vec::new(), max_pod_grace_secs: 0, pressure_transition: Duration::from_secs(300) }
     }
 }
 
@@ -130,8 +126,7 @@ impl NodePressure {
 
     /// The names of the conditions that hold.
     pub fn conditions(self) -> Vec<&'static str> {
-        let all =
-            [(self.memory, "MemoryPressure"), (self.disk, "DiskPressure"), (self.pid, "PIDPressure")];
+        let all = [(self.memory, "MemoryPressure"), (self.disk, "DiskPressure"), (self.pid, "PIDPressure")];
         all.into_iter().filter(|(holds, _)| *holds).map(|(_, name)| name).collect()
     }
 }

@@ -72,7 +72,8 @@ fn node_pressure(pod: &PodView, pressure: NodePressure) -> Result<(), AdmissionR
         return Ok(());
     }
     let memory_alone = NodePressure { memory: true, ..NodePressure::default() };
-    let bears_it = || qos_class(pod) != QosClass::BestEffort || predicates::tolerates_taint(pod, &memory_pressure());
+    let bears_it =
+        || qos_class(pod) != QosClass::BestEffort || predicates::tolerates_taint(pod, &memory_pressure());
     if pressure == memory_alone && bears_it() {
         return Ok(());
     }

@@ -41,21 +41,11 @@ pub enum Activity {
     #[default]
     Watching,
     /// Dead containers and unused images are removed. `images`: their removal has not ended yet.
-    Reclaiming {
-        containers: BTreeSet<PodUid>,
-        images: bool,
-    },
+    Reclaiming { containers: BTreeSet<PodUid>, images: bool },
     /// What pods use is measured, in this call.
-    MeasuringPods {
-        call: u64,
-        signal: EvictionSignal,
-    },
+    MeasuringPods { call: u64, signal: EvictionSignal },
     /// The pod was evicted and has not ended yet. `late`: it has had all the time that was given to it.
-    Evicting {
-        pod: PodUid,
-        signal: EvictionSignal,
-        late: bool,
-    },
+    Evicting { pod: PodUid, signal: EvictionSignal, late: bool },
 }
 
 /// Of one group.
@@ -287,10 +277,13 @@ impl NodeEviction {
         let pauses = config.thresholds.iter().filter_map(|threshold| {
             let reading = readings.get(&threshold.signal)?;
             let with_reclaim = self.unresolved.contains(&key(threshold));
-            let room = reading
-                .available
-                .saturating_sub(signals::required(threshold, reading.capacity, with_reclaim));
-            let rate = known.before.get(&threshold.signal).map_or(0, |before| schedule::rate(before, reading));
+            let room = reading.available.saturating_sub(signals::required(
+                threshold,
+                reading.capacity,
+                with_reclaim,
+            ));
+            let rate =
+                known.before.get(&threshold.signal).map_or(0, |before| schedule::rate(before, reading));
             Some(schedule::pause(group, threshold.signal.kind(), room, rate))
         });
         now.plus(pauses.min().unwrap_or(schedule::longest_pause(group)))
@@ -319,7 +312,11 @@ impl NodeEviction {
             Some(usage.max(working_set).saturating_add(u64::try_from(room).ok()?))
         };
         let wanted = MemoryNoticeLevels {
-            node_usage_bytes: level(EvictionSignal::MemoryAvailable, node.usage_bytes, node.working_set_bytes),
+            node_usage_bytes: level(
+                EvictionSignal::MemoryAvailable,
+                node.usage_bytes,
+                node.working_set_bytes,
+            ),
             pods_usage_bytes: pods.and_then(|pods| {
                 let signal = EvictionSignal::AllocatableMemoryAvailable;
                 level(signal, pods.usage_bytes, pods.working_set_bytes)

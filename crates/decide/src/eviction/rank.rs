@@ -10,7 +10,7 @@ use model::pod::PodView;
 use model::quantity::{Format, Quantity};
 
 use super::signals::{FilesystemLayout, SignalReading, quantity};
-use crate::resources::{Amounts, EPHEMERAL_STORAGE, MEMORY, container_requests, pod_requests, Overhead};
+use crate::resources::{Amounts, EPHEMERAL_STORAGE, MEMORY, Overhead, container_requests, pod_requests};
 
 /// A pod that may be evicted, with what it uses. `None`: that could not be read.
 #[derive(Clone, Copy, Debug)]
@@ -46,13 +46,14 @@ fn signed(number: u64) -> i64 {
 fn usage(signal: EvictionSignal, layout: FilesystemLayout, used: Option<&PodFigures>) -> i64 {
     let Some(used) = used else { return 0 };
     let counted = measured(signal, layout);
-    let sum = |layer: fn(&ContainerFigures) -> Option<u64>, log: fn(&ContainerFigures) -> Option<u64>, volumes| {
-        let containers = || used.containers.values();
-        let layers = containers().filter(|_| counted.layers).filter_map(layer);
-        let logs = containers().filter(|_| counted.logs_and_volumes).filter_map(log);
-        let volumes = if counted.logs_and_volumes { volumes } else { 0 };
-        layers.chain(logs).fold(volumes, u64::saturating_add)
-    };
+    let sum =
+        |layer: fn(&ContainerFigures) -> Option<u64>, log: fn(&ContainerFigures) -> Option<u64>, volumes| {
+            let containers = || used.containers.values();
+            let layers = containers().filter(|_| counted.layers).filter_map(layer);
+            let logs = containers().filter(|_| counted.logs_and_volumes).filter_map(log);
+            let volumes = if counted.logs_and_volumes { volumes } else { 0 };
+            layers.chain(logs).fold(volumes, u64::saturating_add)
+        };
     signed(match signal.kind() {
         SignalKind::Memory => used.memory_bytes.unwrap_or(0),
         SignalKind::Processes => used.processes.unwrap_or(0),
@@ -190,10 +191,13 @@ mod tests {
         let mut requests = serde_json::Map::new();
         requests.extend(memory.map(|amount| (MEMORY.to_owned(), json!(amount))));
         requests.extend(storage.map(|amount| (EPHEMERAL_STORAGE.to_owned(), json!(amount))));
-        of_spec(name, json!({
-            "priority": priority,
-            "containers": [{"name": "c", "resources": {"requests": requests}}],
-        }))
+        of_spec(
+            name,
+            json!({
+                "priority": priority,
+                "containers": [{"name": "c", "resources": {"requests": requests}}],
+            }),
+        )
     }
 
     fn of_spec(name: &str, spec: Value) -> PodView {
@@ -281,7 +285,8 @@ mod tests {
     #[test]
     fn processes_are_compared_among_pods_of_one_priority() {
         let processes = |count| PodFigures { processes: Some(count), ..PodFigures::default() };
-        let (low, high, few) = (pod("low", 0, None, None), pod("high", 1, None, None), pod("few", 0, None, None));
+        let (low, high, few) =
+            (pod("low", 0, None, None), pod("high", 1, None, None), pod("few", 0, None, None));
         let pods = [(&high, Some(processes(999))), (&few, Some(processes(2))), (&low, Some(processes(3)))];
         assert_eq!(order(EvictionSignal::PidAvailable, FilesystemLayout::Single, &pods), "low few high");
     }
@@ -289,7 +294,8 @@ mod tests {
     #[test]
     fn a_request_for_the_whole_pod_is_the_only_one_that_counts() {
         let whole = |requests: Value| {
-            let containers = json!([{"name": "c", "resources": {"requests": {"memory": "5", "ephemeral-storage": "7"}}}]);
+            let containers =
+                json!([{"name": "c", "resources": {"requests": {"memory": "5", "ephemeral-storage": "7"}}}]);
             let pod = json!({"containers": containers, "resources": {"requests": requests}, "overhead": {"memory": "100"}});
             of_spec("p", pod)
         };
@@ -312,7 +318,8 @@ mod tests {
         let low = "The node was low on resource: memory. Threshold quantity: 100Mi, available: 10Mi. ";
         let plain = pod("p", 0, Some("1Ki"), None);
         let used = memory(2048);
-        let found = notice(&shortage(EvictionSignal::MemoryAvailable), &Candidate { pod: &plain, used: Some(&used) });
+        let found =
+            notice(&shortage(EvictionSignal::MemoryAvailable), &Candidate { pod: &plain, used: Some(&used) });
         let more = "Container c was using 2Ki, request is 1Ki, has larger consumption of memory. ";
         assert_eq!(found.message, format!("{low}{more}"));
         let annotations: Vec<_> =
@@ -320,11 +327,16 @@ mod tests {
         let expect = ["offending_containers=c", "offending_containers_usage=2Ki", "starved_resource=memory"];
         assert_eq!(annotations, expect);
 
-        let found = notice(&shortage(EvictionSignal::MemoryAvailable), &Candidate { pod: &plain, used: None });
+        let found =
+            notice(&shortage(EvictionSignal::MemoryAvailable), &Candidate { pod: &plain, used: None });
         assert_eq!((found.message.as_str(), found.event.annotations.len()), (low, 0));
 
-        let whole = of_spec("w", json!({"containers": [{"name": "c"}], "resources": {"requests": {"memory": "4Ki"}}}));
-        let found = notice(&shortage(EvictionSignal::MemoryAvailable), &Candidate { pod: &whole, used: Some(&used) });
+        let whole = of_spec(
+            "w",
+            json!({"containers": [{"name": "c"}], "resources": {"requests": {"memory": "4Ki"}}}),
+        );
+        let found =
+            notice(&shortage(EvictionSignal::MemoryAvailable), &Candidate { pod: &whole, used: Some(&used) });
         let first = "Pod w was using 2Ki, request is 4Ki, has larger consumption of memory. ";
         let then = "Container c was using 2Ki, request is 0, has larger consumption of memory. ";
         assert_eq!(found.message, format!("{low}{first}{then}"));

@@ -87,7 +87,8 @@ mod tests {
     #[test]
     fn the_faster_the_sooner() {
         assert_eq!(memory(4 * GIB, 8 << 30), 0.5);
-        let disk = |room, rate| pause(FigureGroup::NodeFilesystem, SignalKind::Bytes, room, rate).as_secs_f64();
+        let disk =
+            |room, rate| pause(FigureGroup::NodeFilesystem, SignalKind::Bytes, room, rate).as_secs_f64();
         assert_eq!(disk(4000 * MIB, 0), 10.0);
         assert_eq!(disk(4000 * MIB, 4000 << 20), 1.0);
         assert_eq!(disk(1000 * GIB, 0), 120.0);

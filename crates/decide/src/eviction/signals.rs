@@ -51,11 +51,7 @@ fn signed(number: u64) -> i64 {
 
 fn of_memory(figures: &MemoryFigures, at: Mono) -> SignalReading {
     let available = signed(figures.limit_bytes).saturating_sub(signed(figures.working_set_bytes));
-    SignalReading {
-        available,
-        capacity: available.saturating_add(signed(figures.working_set_bytes)),
-        at,
-    }
+    SignalReading { available, capacity: available.saturating_add(signed(figures.working_set_bytes)), at }
 }
 
 fn of_disk(
@@ -158,8 +154,7 @@ pub fn amount(value: &ThresholdValue, capacity: i64) -> i64 {
 /// How much must be available so that a threshold is not met, or not met any more.
 pub fn required(threshold: &EvictionThreshold, capacity: i64, with_reclaim: bool) -> i64 {
     let reclaim = threshold.minimum_reclaim.as_ref().filter(|_| with_reclaim);
-    amount(&threshold.value, capacity)
-        .saturating_add(reclaim.map_or(0, |reclaim| amount(reclaim, capacity)))
+    amount(&threshold.value, capacity).saturating_add(reclaim.map_or(0, |reclaim| amount(reclaim, capacity)))
 }
 
 /// The quantity of a signal as messages show it.
@@ -237,12 +232,18 @@ mod tests {
     fn where_containers_write_is_guarded_like_the_filesystem_it_is_on() {
         use EvictionSignal::*;
         let config = EvictionConfig {
-            thresholds: vec![hard(NodefsAvailable, "10"), hard(ImagefsAvailable, "20"), hard(ContainerfsAvailable, "30")],
+            thresholds: vec![
+                hard(NodefsAvailable, "10"),
+                hard(ImagefsAvailable, "20"),
+                hard(ContainerfsAvailable, "30"),
+            ],
             ..EvictionConfig::default()
         };
-        for (layout, expect) in
-            [(FilesystemLayout::Single, 10), (FilesystemLayout::Split, 10), (FilesystemLayout::DedicatedImages, 20)]
-        {
+        for (layout, expect) in [
+            (FilesystemLayout::Single, 10),
+            (FilesystemLayout::Split, 10),
+            (FilesystemLayout::DedicatedImages, 20),
+        ] {
             let all = thresholds(&config, layout);
             let of: Vec<i64> = all
                 .iter()
@@ -252,9 +253,11 @@ mod tests {
             assert_eq!(of, [expect], "{layout:?}");
         }
         let figures = (disk(1, 7, 9), disk(2, 8, 9), disk(3, 9, 9));
-        for (layout, expect) in
-            [(FilesystemLayout::Single, 7), (FilesystemLayout::DedicatedImages, 8), (FilesystemLayout::Split, 9)]
-        {
+        for (layout, expect) in [
+            (FilesystemLayout::Single, 7),
+            (FilesystemLayout::DedicatedImages, 8),
+            (FilesystemLayout::Split, 9),
+        ] {
             let mut found = readings(&NodeFigures::NodeFilesystem(figures.0), Mono::ZERO);
             let images = NodeFigures::ImageFilesystem { images: figures.1, containers: None };
             found.extend(readings(&images, Mono::ZERO));

@@ -133,11 +133,8 @@ fn only_figures_that_began_after_the_last_deed_count() {
         bench.state.actionable(&due, at(secs)).is_some()
     };
     assert!(next(&mut bench, 1.0));
-    bench.state.activity = Activity::Evicting {
-        pod: "a".into(),
-        signal: EvictionSignal::MemoryAvailable,
-        late: false,
-    };
+    bench.state.activity =
+        Activity::Evicting { pod: "a".into(), signal: EvictionSignal::MemoryAvailable, late: false };
     bench.memory(2.0, 50);
     assert!(!next(&mut bench, 2.0), "one pod at a time");
     bench.state.done(false, at(3.0));
@@ -173,7 +170,8 @@ fn memory_goes_first() {
 #[test]
 fn a_signal_without_figures_is_left_out() {
     let mut bench = Bench::new(vec![memory_hard()]);
-    let failed = |bench: &mut Bench| bench.state.figures_read(FigureGroup::Memory, at(1.0), Err("no file".into()));
+    let failed =
+        |bench: &mut Bench| bench.state.figures_read(FigureGroup::Memory, at(1.0), Err("no file".into()));
     assert!(failed(&mut bench).is_some_and(|message| message.contains("no file")));
     assert_eq!(failed(&mut bench), None, "told once");
     check(bench.look(1.0), "", "");

@@ -18,7 +18,8 @@ pub(super) fn garbage_stages(inputs: &PlanInputs, plan: &mut PodPlan) -> Vec<Sta
     if nothing_is_kept(inputs) {
         let observed = inputs.observed;
         let containers = observed.containers.iter().map(remove).collect();
-        let sandboxes = observed.sandboxes.iter().map(|s| Action::RemoveSandbox { id: s.id.clone() }).collect();
+        let sandboxes =
+            observed.sandboxes.iter().map(|s| Action::RemoveSandbox { id: s.id.clone() }).collect();
         return vec![Stage::stop_on_failure(containers), Stage::stop_on_failure(sandboxes)];
     }
     let beyond = dead_beyond_limits(

@@ -3,9 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use model::eviction::{
-    EvictionSignal, FigureGroup, NodeFigures, PodFigures, PodToMeasure,
-};
+use model::eviction::{EvictionSignal, FigureGroup, NodeFigures, PodFigures, PodToMeasure};
 use model::{ApiEvent, Mono, PodReason, PodUid};
 
 use super::{Context, pods};
@@ -75,7 +73,11 @@ pub(super) fn figures_read(
 pub(super) fn memory_runs_short(state: &mut NodeState, cx: &mut Context, result: Result<(), String>) {
     if let Err(message) = result {
         // The figures are read often enough without notices.
-        return cx.log(LogLevel::Warn, None, format!("the kernel gives no notice of memory pressure: {message}"));
+        return cx.log(
+            LogLevel::Warn,
+            None,
+            format!("the kernel gives no notice of memory pressure: {message}"),
+        );
     }
     let at = state.eviction.noticed(FigureGroup::Memory, cx.now.mono);
     match at <= cx.now.mono {

@@ -191,7 +191,8 @@ mod tests {
         assert_eq!((node.limit_bytes, node.working_set_bytes), (1_024_000, 409_600));
         assert_eq!(pods, None, "no such cgroup");
 
-        let limited = [("memory.stat", "inactive_file 10\n"), ("memory.current", "50\n"), ("memory.max", "100\n")];
+        let limited =
+            [("memory.stat", "inactive_file 10\n"), ("memory.current", "50\n"), ("memory.max", "100\n")];
         files(&dir.join("cgroup/kubepods"), &limited);
         let stat = "anon 300\nfile 200\ninactive_file 150\n";
         files(&dir.join("cgroup"), &[("memory.stat", stat)]);

@@ -32,7 +32,9 @@ pub(super) fn eviction_config(
     for (name, text) in &config.eviction_soft {
         let grace = config.eviction_soft_grace_period.get(name);
         let grace: GoDuration = grace
-            .with_context(|| format!("grace period must be specified for the soft eviction threshold {name}"))?
+            .with_context(|| {
+                format!("grace period must be specified for the soft eviction threshold {name}")
+            })?
             .parse()
             .with_context(|| format!("evictionSoftGracePeriod: {name}"))?;
         thresholds.extend(threshold(text, "evictionSoft", grace.to_std(), name)?);

@@ -83,10 +83,11 @@ impl Simulation {
             (_, true) => Some("is evicted on figures that are older than the end of the one before"),
             _ => None,
         };
-        self.check.add_violation(problem.map(|problem| Violation {
-            invariant: "evictions",
-            message: format!("pod {uid} {problem}"),
-        }));
-        self.last_eviction = LastEviction { victim: Some((uid.clone(), self.world.now)), figures_are_old: false };
+        self.check.add_violation(
+            problem
+                .map(|problem| Violation { invariant: "evictions", message: format!("pod {uid} {problem}") }),
+        );
+        self.last_eviction =
+            LastEviction { victim: Some((uid.clone(), self.world.now)), figures_are_old: false };
     }
 }

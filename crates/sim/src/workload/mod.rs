@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use decide::objects::CERTIFICATES_GATE;
 use model::PodUid;
-use model::k8s::{Pod, Quantity};
 use model::eviction::{EvictionConfig, EvictionSignal, EvictionThreshold};
+use model::k8s::{Pod, Quantity};
 use model::log_rotation::LogRotationConfig;
 use model::node::ThresholdValue;
 use model::node::{HostFacts, NodeConfig};

@@ -18,11 +18,11 @@ use model::user_namespace::UserNamespaceScan;
 use model::volume::{VolumeNotice, VolumeSetup};
 use model::{ApiEvent, EventSubject, FullName, PodUid, Wall};
 use ports::{
-    CgroupDetailLevel, CgroupError, CgroupUsage, Cgroups, FilesystemFigures, MachineUsage, NodeSignals,
-    PodCgroupUsage, PodCgroups, TreeFigures, TreeSource, UsageReader, ContainerLogFiles, EngineMetrics, EventSink, FilesError, HookAnswer, HttpHooks,
-    LeftoverFiles, PanicRecordError, PanicRecords, PluginError, PodFiles, PodStatusUpdate, ProbeIdentity,
-    ProbeRecordError, ProbeRecordStore, ProbeRecords, Prober, RegistryCredentials, VolumeNoticeFeed,
-    WallClock,
+    CgroupDetailLevel, CgroupError, CgroupUsage, Cgroups, ContainerLogFiles, EngineMetrics, EventSink,
+    FilesError, FilesystemFigures, HookAnswer, HttpHooks, LeftoverFiles, MachineUsage, NodeSignals,
+    PanicRecordError, PanicRecords, PluginError, PodCgroupUsage, PodCgroups, PodFiles, PodStatusUpdate,
+    ProbeIdentity, ProbeRecordError, ProbeRecordStore, ProbeRecords, Prober, RegistryCredentials,
+    TreeFigures, TreeSource, UsageReader, VolumeNoticeFeed, WallClock,
 };
 
 use super::host::{AgentConnection, CallError, HostState};

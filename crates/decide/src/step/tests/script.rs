@@ -234,7 +234,9 @@ impl Script {
                 self.event(Event::Timer(TimerKey::Token(wanted.clone())))
             }
             "answer" => self.answer(rest),
-            "memory" | "nodefs" | "imagefs" => self.event(super::eviction::figures(word, rest, self.now().mono)),
+            "memory" | "nodefs" | "imagefs" => {
+                self.event(super::eviction::figures(word, rest, self.now().mono))
+            }
             "node" => self.event(Event::NodeObserved((!rest.is_empty()).then(|| super::cluster::node(rest)))),
             "unreadable" => self.unreadable(rest, false),
             "api-unreadable" => self.unreadable(rest, true),
