@@ -70,6 +70,14 @@ pub enum Effect {
         image_ref: String,
         secret: PullSecret,
     },
+    /// List the images, what containers use, and how full the filesystem of the images is. `ImagesListed` follows.
+    ListImages,
+    /// Remove this image (its id, and the runtime handler as in names of images). `ImageRemoved` follows.
+    RemoveImage {
+        image: String,
+    },
+    /// Remove the pull records of images that are no longer there.
+    PrunePullRecords,
     /// Watch this object until `UnwatchObject`. `ObjectObserved` follows now and after every change.
     WatchObject {
         key: ObjectKey,
@@ -290,6 +298,8 @@ pub enum TimerKey {
     NodePressure,
     /// What is done about a shortage takes too long.
     EvictionStep,
+    /// Images are to be listed, and removed if there is a reason.
+    ImageGarbage,
     /// A token has to be requested (again).
     Token(PodTokenRequest),
     /// A certificate of a pod has to be requested (again), or an Event about it is due.
@@ -330,6 +340,7 @@ impl TimerKey {
             | TimerKey::NodeFigures(_)
             | TimerKey::NodePressure
             | TimerKey::EvictionStep
+            | TimerKey::ImageGarbage
             | TimerKey::Unstage(_)
             | TimerKey::ListVolumes
             | TimerKey::Mirror(_)

@@ -10,6 +10,7 @@ use model::credentials::{PullHistory, PullServiceAccount};
 use model::cri::{IdMapping, Image, RuntimeStatus};
 use model::disk_usage::PodDiskUsage;
 use model::eviction::{FigureGroup, NodeFigures, PodFigures};
+use model::image_garbage::ImageListing;
 use model::k8s::{CSIDriver, ClusterTrustBundle, Node, Pod, PodCertificateRequest, Service};
 use model::local::LocalObjects;
 use model::log_rotation::LogCallResult;
@@ -111,6 +112,13 @@ pub enum Event {
     ImagePulled {
         pull: PullKey,
         result: Result<PulledImage, CallFailure>,
+    },
+    /// The images were listed for removing those that nothing uses.
+    ImagesListed(Result<ImageListing, CallFailure>),
+    /// `RemoveImage` ended. An image that was not there counts as removed.
+    ImageRemoved {
+        image: String,
+        result: Result<(), CallFailure>,
     },
     /// An attempt at a probe ended. `id`: the instance that was probed. `took` is for metrics.
     ProbeDone {
@@ -275,6 +283,8 @@ impl Event {
             Event::ImageInspected { .. } => "image_inspected",
             Event::CredentialPluginsAnswered { .. } => "credential_plugins_answered",
             Event::ImagePulled { .. } => "image_pulled",
+            Event::ImagesListed(_) => "images_listed",
+            Event::ImageRemoved { .. } => "image_removed",
             Event::ProbeDone { .. } => "probe_done",
             Event::ObjectObserved { .. } => "object_observed",
             Event::StorageRead { .. } => "storage_read",

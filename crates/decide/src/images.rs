@@ -288,6 +288,24 @@ impl ImagePulls {
         None
     }
 
+    /// Images that are being inspected.
+    pub fn inspecting(&self) -> impl Iterator<Item = &String> {
+        self.inspecting.keys()
+    }
+
+    /// Pulls that have begun.
+    pub fn pulling(&self) -> impl Iterator<Item = &PullKey> {
+        self.pulling.keys()
+    }
+
+    /// The names of images that are inspected or pulled or wait for that, and ids of images that pods wait to use.
+    pub fn awaited_images(&self) -> impl Iterator<Item = &str> {
+        let pulls = self.pulling.keys().chain(self.asking_plugins.keys()).chain(self.queued.keys());
+        let names = self.inspecting.keys().chain(pulls.map(|pull| &pull.image));
+        let found = self.checking.values().map(|check| check.found.id.as_str());
+        names.map(|name| split_key(name).0).chain(found)
+    }
+
     pub fn is_queued(&self, image: &str) -> bool {
         self.queued.keys().any(|key| key.image == image)
     }

@@ -51,6 +51,8 @@ pub struct Ledger {
     pub crash_back_offs: BTreeMap<String, CrashBackOff>,
     pub pull_back_offs: BTreeMap<String, PullBackOff>,
     pub image_states: BTreeMap<String, ImageState>,
+    /// The image that each container and image volume was last resolved to, as the runtime refers to it.
+    pub resolved_images: BTreeMap<String, String>,
     /// Containers that were killed for a restart, whatever their restart policy says about the exit code.
     pub must_restart: BTreeMap<String, ContainerId>,
     /// All containers are being restarted, and some are not removed yet.

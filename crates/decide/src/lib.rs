@@ -21,6 +21,7 @@ pub mod events;
 pub mod eviction;
 mod gated_fields;
 pub mod hooks;
+pub mod image_garbage;
 pub mod image_pull;
 pub mod images;
 pub mod jitter;

@@ -22,6 +22,7 @@ use self::shown_pod::ShownPod;
 use crate::action::{Epoch, Stage};
 use crate::allocation::PendingResize;
 use crate::eviction::NodeEviction;
+use crate::image_garbage::ImageGarbage;
 use crate::images::ImagePulls;
 use crate::ledger::Ledger;
 use crate::lifecycle::Lifecycle;
@@ -85,6 +86,8 @@ pub struct NodeState {
     /// The API server did not answer the last call.
     pub api_unreachable: bool,
     pub images: ImagePulls,
+    /// Images that may be removed.
+    pub image_garbage: ImageGarbage,
     /// The objects that pods refer to, from the API server or, in standalone mode, from files.
     pub objects: Option<ObjectCache>,
     /// Operations on CSI volumes that are requested or running.
@@ -257,6 +260,7 @@ impl NodeState {
             mirrors: BTreeMap::new(),
             api_unreachable: false,
             images: ImagePulls::default(),
+            image_garbage: ImageGarbage::default(),
             objects: Some(objects),
             csi_volumes: CsiVolumes::default(),
             probe_records: BTreeMap::new(),

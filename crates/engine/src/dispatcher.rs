@@ -25,8 +25,8 @@ use crate::object_watches::ClusterObjectWatches;
 use crate::query::{Query, RecentPodEvents, Waiting};
 use crate::timers::Timers;
 use crate::{
-    api_calls, disk_calls, executor, image_calls, log_calls, node_figures, observe, panicked_calls, panics,
-    plugin_calls, probe_calls, sweep, tasks,
+    api_calls, disk_calls, executor, image_calls, image_garbage_calls, log_calls, node_figures, observe,
+    panicked_calls, panics, plugin_calls, probe_calls, sweep, tasks,
 };
 
 /// A plan that is being carried out.
@@ -286,6 +286,16 @@ impl Dispatcher {
                     image_calls::record_image_access(self.ctx.clone(), image, image_ref, secret),
                     |_| None,
                 );
+            }
+            Effect::ListImages => {
+                self.call(image_garbage_calls::list(self.ctx.clone()), panicked_calls::list_images);
+            }
+            Effect::RemoveImage { image } => {
+                let failed = panicked_calls::remove_image(image.clone());
+                self.call(image_garbage_calls::remove(self.ctx.clone(), image), failed);
+            }
+            Effect::PrunePullRecords => {
+                self.call(image_garbage_calls::prune_records(self.ctx.clone()), |_| None);
             }
             Effect::WatchObject { key } => self.objects.watch(key),
             Effect::UnwatchObject { key } => self.objects.unwatch(&key),

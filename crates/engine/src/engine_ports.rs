@@ -23,8 +23,9 @@ pub struct Ports {
     pub volume_news: Arc<dyn VolumeNoticeFeed>,
     pub log_files: Arc<dyn ContainerLogFiles>,
     pub node_signals: Arc<dyn NodeSignals>,
-    pub usage: Arc<dyn UsageReader>,
     pub cgroups: Arc<dyn Cgroups>,
+    /// Figures of cgroups and filesystems.
+    pub usage: Arc<dyn UsageReader>,
     pub events: Arc<dyn EventSink>,
     pub http_hooks: Arc<dyn HttpHooks>,
     pub prober: Arc<dyn Prober>,

@@ -21,7 +21,7 @@ use tokio::time::Instant;
 use crate::context::EngineContext;
 use crate::executor::call_failure;
 
-fn spec(key: &str) -> ImageSpec {
+pub(crate) fn spec(key: &str) -> ImageSpec {
     let (image, handler) = split_key(key);
     ImageSpec { image: image.to_owned(), runtime_handler: handler.to_owned(), ..Default::default() }
 }

@@ -24,6 +24,7 @@ mod fake_api;
 mod hooks;
 mod image_call_state;
 mod image_calls;
+mod image_garbage_calls;
 mod lease_renewer;
 mod log_calls;
 mod node_duties;

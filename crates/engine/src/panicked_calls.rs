@@ -39,6 +39,14 @@ pub(crate) fn pull(pull: PullKey) -> impl FnOnce(String) -> Option<Event> {
     move |message| Some(Event::ImagePulled { pull, result: Err(refused(message)) })
 }
 
+pub(crate) fn list_images(message: String) -> Option<Event> {
+    Some(Event::ImagesListed(Err(refused(message))))
+}
+
+pub(crate) fn remove_image(image: String) -> impl FnOnce(String) -> Option<Event> {
+    move |message| Some(Event::ImageRemoved { image, result: Err(refused(message)) })
+}
+
 pub(crate) fn read_user_ids(_: String) -> Option<Event> {
     Some(Event::UserIdsRead { ids: Vec::new(), unlisted: true })
 }

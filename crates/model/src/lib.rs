@@ -18,6 +18,7 @@ pub mod grpc;
 pub mod hash;
 pub mod hook;
 pub mod ids;
+pub mod image_garbage;
 pub mod local;
 pub mod log_rotation;
 pub mod node;

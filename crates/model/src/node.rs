@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::cgroup::CgroupDriver;
 use crate::credentials::{CredentialPlugin, VerificationPolicy};
 use crate::eviction::EvictionConfig;
+use crate::image_garbage::ImageGarbageConfig;
 use crate::log_rotation::LogRotationConfig;
 pub use crate::node_object_config::{CapacityRules, NodeObjectConfig, ThresholdValue};
 use crate::user_namespace::{DEFAULT_IDS_PER_POD, IdRange};
@@ -57,6 +58,9 @@ pub struct NodeConfig {
     /// Eviction for the sake of the node.
     #[serde(default)]
     pub eviction: EvictionConfig,
+    /// `None`: no image is ever removed.
+    #[serde(default)]
+    pub image_garbage: Option<ImageGarbageConfig>,
     pub max_dead_containers_per_container: i32,
     /// -1: no limit.
     pub max_dead_containers: i32,
@@ -103,6 +107,7 @@ impl Default for NodeConfig {
             pull_verification: Some(VerificationPolicy::default()),
             log_rotation: None,
             eviction: EvictionConfig::default(),
+            image_garbage: None,
             max_dead_containers_per_container: 1,
             max_dead_containers: -1,
             min_container_ttl: Duration::ZERO,

@@ -170,6 +170,9 @@ pub struct AgentCounters {
     pub api_pods_recreated: u64,
     /// Pods that were evicted, by the kubelet's word for the limit.
     pub evictions: BTreeMap<String, u64>,
+    /// Images that were removed because nothing used them, by the kubelet's word for the reason.
+    #[serde(default)]
+    pub images_collected: BTreeMap<String, u64>,
     /// Images that containers and volumes asked for.
     #[serde(default)]
     pub image_requests: Vec<ImageRequests>,

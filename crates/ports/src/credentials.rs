@@ -89,6 +89,8 @@ pub trait PullRecords: Send + Sync {
     async fn has_intent(&self, image: &str) -> Result<bool, RecordError>;
     /// Images of all intents, sorted. Files that can't be read are left out.
     async fn intents(&self) -> Result<Vec<String>, RecordError>;
+    /// All records of pulled images. Files that can't be read are left out.
+    async fn pulled(&self) -> Result<Vec<PulledRecord>, RecordError>;
     async fn read_pulled(&self, image_ref: &str) -> Result<Option<PulledRecord>, RecordError>;
     async fn write_pulled(&self, record: &PulledRecord) -> Result<(), RecordError>;
     /// One that is not there is no error.

@@ -85,7 +85,6 @@ async fn serve(flags: &Flags, loaded: LoadedConfig, log: LogHandle) -> anyhow::R
     }
     let mut feeds = wire::feeds(&config, &gates, &node_name, cluster.is_none())?;
     feeds.extend(cluster.as_ref().map(|cluster| cluster.feed(&node_name)));
-    let quotas = wire::quotas(&node);
     let state = wire::state(node, facts, &ports);
     let held = ports.clone();
     let reviews = ports.cluster.as_ref().map(|cluster| cluster.reviews.clone());
@@ -95,7 +94,7 @@ async fn serve(flags: &Flags, loaded: LoadedConfig, log: LogHandle) -> anyhow::R
     let root_dir = Path::new(&root_dir);
     let watches = Arc::new(agent.clone());
     let agent: Arc<dyn AgentView> = Arc::new(agent);
-    let stats = wire::stats(agent.clone(), &held, figures, quotas, &metrics)?;
+    let stats = wire::stats(agent.clone(), &held, figures, &metrics);
     let (endpoints, mut open) =
         wire::serve(&config, root_dir, agent, metrics.clone(), stats, &tracing, &stop).await?;
     open.extend(wire::serve_pods_api(&gates, root_dir, watches, &metrics, &stop).await?);

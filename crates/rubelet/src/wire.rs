@@ -24,6 +24,7 @@ use host::usage::{HostNodeSignals, HostUsage};
 use manifest::{ReferencePolicy, StaticPodRules};
 use model::cgroup::CgroupDriver;
 use model::credentials::VerificationPolicy;
+use model::image_garbage::ImageGarbageConfig;
 use model::log_rotation::LogRotationConfig;
 use model::node::{CgroupVersion, HostFacts, NodeConfig, NodeObjectConfig};
 use model::pod::Source;
@@ -137,7 +138,8 @@ pub fn node_config(
             .then(|| verification_policy(config))
             .transpose()?,
         log_rotation: log_rotation(config)?,
-        eviction: eviction::eviction_config(flags, config)?,
+        eviction: eviction::eviction_config(config, flags.experimental_allocatable_ignore_eviction)?,
+        image_garbage: Some(image_garbage(config)),
         max_dead_containers_per_container: flags.maximum_dead_containers_per_container,
         max_dead_containers: flags.maximum_dead_containers,
         min_container_ttl: flags.minimum_container_ttl_duration.to_std(),
@@ -157,6 +159,18 @@ fn log_rotation(config: &KubeletConfiguration) -> anyhow::Result<Option<LogRotat
         workers: u32::try_from(config.container_log_max_workers).unwrap_or(1),
         interval: config.container_log_monitor_interval.to_std(),
     }))
+}
+
+/// The limits of each value are those that the configuration was checked for.
+fn image_garbage(config: &KubeletConfiguration) -> ImageGarbageConfig {
+    let percent = |percent: i32| u8::try_from(percent).unwrap_or(100);
+    let max_age = config.image_maximum_gc_age.to_std();
+    ImageGarbageConfig {
+        high_percent: percent(config.image_gc_high_threshold_percent),
+        low_percent: percent(config.image_gc_low_threshold_percent),
+        min_age: config.image_minimum_gc_age.to_std(),
+        max_age: (!max_age.is_zero()).then_some(max_age),
+    }
 }
 
 /// Which images on the node a pod may use without showing credentials for them.
@@ -290,6 +304,7 @@ pub fn ports(
     let node_signals = Arc::new(HostNodeSignals::new(&layout));
     let usage = HostUsage::new(layout.clone(), Arc::new(SystemClock)).with_quotas(quotas(node));
     Ok(Ports {
+        usage: Arc::new(usage),
         runtime: Arc::new(MeteredRuntime::new(client.clone(), metrics.clone())),
         images: Arc::new(MeteredImages::new(client, metrics.clone())),
         credentials: Arc::new(MeteredRegistryCredentials::new(
@@ -328,7 +343,6 @@ pub fn ports(
         volume_news: Arc::new(volume_news),
         log_files: Arc::new(HostLogFiles::new(&config.pod_logs_dir, Arc::new(SystemClock))),
         node_signals,
-        usage: Arc::new(usage),
         tracing: tracing.clone(),
         cluster: None,
     })
@@ -449,16 +463,13 @@ pub fn stats(
     agent: Arc<dyn AgentView>,
     ports: &Ports,
     settings: StatsSettings,
-    quotas: ProjectQuotas,
     metrics: &Arc<AgentMetrics>,
-) -> anyhow::Result<Arc<NodeStats>> {
-    let layout = host::cgroup::detect(Path::new(CGROUP_MOUNT)).context("finding the cgroup hierarchy")?;
+) -> Arc<NodeStats> {
     let wall = Arc::new(SystemClock);
-    let usage = Arc::new(HostUsage::new(layout, wall.clone()).with_quotas(quotas));
-    let (runtime, images) = (ports.runtime.clone(), ports.images.clone());
+    let (runtime, images, usage) = (ports.runtime.clone(), ports.images.clone(), ports.usage.clone());
     let drivers = ports.csi.as_ref().map(|csi| csi.drivers.clone());
     let ports = StatsPorts { agent, usage, runtime, images, drivers, events: ports.events.clone(), wall };
-    Ok(Arc::new(NodeStats::new(ports, settings, metrics.clone())))
+    Arc::new(NodeStats::new(ports, settings, metrics.clone()))
 }
 
 /// Which cgroups are the system's, and how often volumes are measured.

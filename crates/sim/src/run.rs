@@ -45,6 +45,8 @@ pub enum Profile {
     Logs,
     /// Pods use more memory than there is.
     Pressure,
+    /// As `Faults`, with few pods and a small filesystem for images: those that nothing uses are removed.
+    Images,
     /// Simple pods, one whose statuses the runtime always refuses, and agents that are killed (K8, K10).
     Refused,
     /// Simple pods, agents that are killed, and a runtime that keeps listing what it has reported as removed (`few
@@ -57,7 +59,7 @@ pub enum Profile {
 }
 
 impl Profile {
-    pub const ALL: [Profile; 13] = [
+    pub const ALL: [Profile; 14] = [
         Profile::Calm,
         Profile::Faults,
         Profile::Short,
@@ -67,6 +69,7 @@ impl Profile {
         Profile::Certificates,
         Profile::Logs,
         Profile::Pressure,
+        Profile::Images,
         Profile::Refused,
         Profile::Ghosts,
         Profile::Poisoned,
@@ -87,6 +90,7 @@ impl Profile {
             Profile::Certificates => "certificates",
             Profile::Logs => "logs",
             Profile::Pressure => "pressure",
+            Profile::Images => "images",
             Profile::Refused => "refused",
             Profile::Ghosts => "ghosts",
             Profile::Poisoned => "poisoned",
@@ -104,6 +108,7 @@ impl Profile {
             | Profile::Devices
             | Profile::Logs
             | Profile::Pressure
+            | Profile::Images
             | Profile::Poisoned => 900 * SECOND,
             // A request that was lost before the agent saw it is given up after a quarter of an hour.
             Profile::Certificates => 1200 * SECOND,

@@ -46,6 +46,10 @@ impl Scenario {
                 (workload, Faults::seeded(rng, during))
             }
             Profile::Pressure => (Workload::that_grows(rng), Faults::seeded(rng, during)),
+            Profile::Images => {
+                let workload = Workload::seeded(rng, during, WorkloadSize::Small).with_image_garbage(rng);
+                (workload, Faults::seeded(rng, during))
+            }
             Profile::Certificates => {
                 (Workload::seeded(rng, during, WorkloadSize::Certified), Faults::seeded(rng, during))
             }

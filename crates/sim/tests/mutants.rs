@@ -236,3 +236,13 @@ fn volumes_that_are_unstaged_once_only() {
 fn containers_that_are_removed_while_the_runtime_starts_them() {
     check(Mutant::ForgetsUnheardStarts, &["no live removal"]);
 }
+
+#[test]
+fn decisions_that_remove_images_in_use() {
+    check(Mutant::OverlooksImageUsers, &["images in use"]);
+}
+
+#[test]
+fn decisions_that_believe_in_images_that_are_gone() {
+    check(Mutant::BelievesOutdatedImages, &["images first"]);
+}

@@ -52,6 +52,11 @@ fn memory_that_runs_short() {
 }
 
 #[test]
+fn images() {
+    all_good(Profile::Images, 0..60);
+}
+
+#[test]
 fn one_stuck_pod_holds_up_nobody() {
     all_good(Profile::Stuck, 0..20);
 }

@@ -35,13 +35,21 @@ const NEXT_ATTEMPT: Duration = Duration::from_secs(10);
 /// Notices are asked for anew when the level differs by more than this part of the limit.
 const LEVEL_TOLERANCE: u64 = 200;
 
+/// Whether unused images are removed. An image that only dead containers use is unused once these are gone.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ImageReclaim {
+    No,
+    AfterContainers,
+    Running,
+}
+
 /// What is being done about a shortage.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum Activity {
     #[default]
     Watching,
-    /// Dead containers and unused images are removed. `images`: their removal has not ended yet.
-    Reclaiming { containers: BTreeSet<PodUid>, images: bool },
+    /// Dead containers of these pods are removed, and then images that nothing uses.
+    Reclaiming { containers: BTreeSet<PodUid>, images: ImageReclaim },
     /// What pods use is measured, in this call.
     MeasuringPods { call: u64, signal: EvictionSignal },
     /// The pod was evicted and has not ended yet. `late`: it has had all the time that was given to it.

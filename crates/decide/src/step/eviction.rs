@@ -6,13 +6,13 @@ use std::time::Duration;
 use model::eviction::{EvictionSignal, FigureGroup, NodeFigures, PodFigures, PodToMeasure};
 use model::{ApiEvent, Mono, PodReason, PodUid};
 
-use super::{Context, pods};
+use super::{Context, image_garbage, pods};
 use crate::cgroups;
 use crate::disk_limits;
 use crate::effect::{Effect, LogLevel, TimerKey};
 use crate::eviction::rank::{self, Candidate};
 use crate::eviction::signals::FilesystemLayout;
-use crate::eviction::{Activity, Due, NodeEviction};
+use crate::eviction::{Activity, Due, ImageReclaim, NodeEviction};
 use crate::lifecycle::{Lifecycle, MINIMUM_GRACE_SECS};
 use crate::resources::is_critical;
 use crate::state::{FailureReason, NodeState, PodEntry};
@@ -141,7 +141,7 @@ fn reclaimable(signal: EvictionSignal, layout: FilesystemLayout) -> (bool, bool)
 
 /// Begins to remove what nobody needs. `false`: there is nothing.
 fn reclaim(state: &mut NodeState, cx: &mut Context, signal: EvictionSignal) -> bool {
-    let (dead_containers, _) = reclaimable(signal, state.eviction.layout());
+    let (dead_containers, unused_images) = reclaimable(signal, state.eviction.layout());
     let mut containers = BTreeSet::new();
     if dead_containers {
         for (uid, entry) in state.pods.iter_mut() {
@@ -153,10 +153,11 @@ fn reclaim(state: &mut NodeState, cx: &mut Context, signal: EvictionSignal) -> b
             }
         }
     }
-    if containers.is_empty() {
+    if containers.is_empty() && !unused_images {
         return false;
     }
-    state.eviction.activity = Activity::Reclaiming { containers, images: false };
+    let images = if unused_images { ImageReclaim::AfterContainers } else { ImageReclaim::No };
+    state.eviction.activity = Activity::Reclaiming { containers, images };
     cx.timer(TimerKey::EvictionStep, Some(cx.now.mono.plus(RECLAIM_BOUND)));
     true
 }
@@ -260,7 +261,16 @@ pub(super) fn follow(state: &mut NodeState, cx: &mut Context) {
                 let observed = state.pods.get(*uid).and_then(|entry| entry.observed.as_ref());
                 observed.is_some_and(|reading| !reading.pod.is_empty())
             };
-            if !images && !containers.iter().any(|uid| left(&uid)) {
+            if containers.iter().any(|uid| left(&uid)) {
+                return;
+            }
+            let images = *images;
+            if images == ImageReclaim::AfterContainers {
+                image_garbage::reclaim_all(state, cx);
+                let (containers, images) = (BTreeSet::new(), ImageReclaim::Running);
+                state.eviction.activity = Activity::Reclaiming { containers, images };
+            }
+            if images == ImageReclaim::No || !state.image_garbage.reclaim_running() {
                 ended(state, cx, true);
             }
         }

@@ -1,5 +1,6 @@
 //! Images within a step: requests them, handles the results of inspections and pulls, and touches the pods that waited.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use model::credentials::{PullHistory, PullServiceAccount};
@@ -8,7 +9,7 @@ use model::pod::{ContainerKind, PodView};
 use model::{ApiEvent, PodUid, Reason};
 
 use super::observation_requests::check_runtime;
-use super::{Context, pull_context};
+use super::{Context, image_garbage, pull_context};
 use crate::action::CallFailure;
 use crate::back_off::{self, go_duration};
 use crate::credentials::{
@@ -17,6 +18,7 @@ use crate::credentials::{
 };
 use crate::effect::Effect;
 use crate::event::PulledImage;
+use crate::image_garbage::AnswerCheck;
 use crate::image_pull::PullKey;
 use crate::images::{
     AccessCheck, ImageState, PullDecision, PullPolicy, ResolvedImage, Waiter, image_key,
@@ -132,6 +134,13 @@ pub(super) fn inspected(
     result: Result<Option<Image>, CallFailure>,
     history: &PullHistory,
 ) {
+    let found = result.as_ref().ok().and_then(|found| found.as_ref()).map(|found| found.id.as_str());
+    match state.image_garbage.outdated.check_inspection(image, found) {
+        AnswerCheck::Valid => {}
+        // Who waits for the inspection goes on waiting.
+        AnswerCheck::Held => return,
+        AnswerCheck::Outdated => return cx.emit(Effect::InspectImage { image: image.to_owned() }),
+    }
     for waiter in state.images.inspected(image) {
         if !still_waits(state, &waiter, image) {
             continue;
@@ -295,6 +304,12 @@ pub(super) fn pulled(
     while let Some((pull, result)) = ended {
         let (waiters, next) = state.images.pulled(&pull, &config, cx.now.mono);
         ended = apply_pull_decision(state, cx, next).map(|refused| (refused, Err(rate_limited())));
+        if let Ok(pulled) = &result {
+            image_garbage::pull_ended(state, cx);
+            if removed_after_pull(state, cx, &pull, pulled, &waiters) {
+                continue;
+            }
+        }
         for waiter in waiters {
             if !still_waits(state, &waiter, &pull.image) {
                 continue;
@@ -308,6 +323,33 @@ pub(super) fn pulled(
             check_runtime(state, cx);
         }
     }
+}
+
+/// The image was removed since it was pulled, or is being removed: who waits for it waits for an inspection.
+fn removed_after_pull(
+    state: &mut NodeState,
+    cx: &mut Context,
+    pull: &PullKey,
+    pulled: &PulledImage,
+    waiters: &BTreeSet<Waiter>,
+) -> bool {
+    let id = pulled.image.as_ref().map(|image| image.id.as_str());
+    let found: Vec<&str> = [Some(pulled.reference.as_str()), id].into_iter().flatten().collect();
+    let check = state.image_garbage.outdated.check_pull(pull, &found);
+    if check == AnswerCheck::Valid {
+        return false;
+    }
+    for waiter in waiters {
+        if !still_waits(state, waiter, &pull.image) {
+            continue;
+        }
+        if let Some(entry) = state.pods.get_mut(&waiter.uid) {
+            entry.ledger.image_states.insert(waiter.container.clone(), ImageState::Inspecting);
+        }
+        let inspect = state.images.inspect(&pull.image, waiter.clone());
+        inspect.filter(|_| check == AnswerCheck::Outdated).into_iter().for_each(|effect| cx.emit(effect));
+    }
+    true
 }
 
 fn pull_succeeded(state: &mut NodeState, cx: &mut Context, waiter: &Waiter, pulled: &PulledImage) {
@@ -372,8 +414,10 @@ fn pull_error(named: &str, error: &str) -> (Reason, String) {
 }
 
 fn image_ready(state: &mut NodeState, cx: &mut Context, waiter: &Waiter, image: ResolvedImage) {
+    state.image_garbage.note_use(&image.reference, cx.now.mono);
     if let Some(entry) = state.pods.get_mut(&waiter.uid) {
         let (view, ledger) = entry.view_and_ledger();
+        ledger.resolved_images.insert(waiter.container.clone(), image.reference.clone());
         ledger.image_states.insert(waiter.container.clone(), ImageState::Ready(image));
         // A missing image volume is shown as a failure of the containers that mount it, so their failures are cleared
         // too. If their own image is missing, the next plan finds that again.

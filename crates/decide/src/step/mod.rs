@@ -11,6 +11,7 @@ mod csi;
 mod disk_limits;
 mod eviction;
 mod expansion;
+mod image_garbage;
 mod images;
 mod log_rotation;
 mod missing_status;
@@ -97,6 +98,8 @@ pub fn step(state: &mut NodeState, now: Now, event: Event) -> Vec<Effect> {
         Event::ImagePulled { pull, result } => {
             images::pulled(state, &mut cx, &pull, result);
         }
+        Event::ImagesListed(listing) => image_garbage::listed(state, &mut cx, listing),
+        Event::ImageRemoved { image, result } => image_garbage::removed(state, &mut cx, &image, result),
         Event::ObjectObserved { key, state: seen } => objects::seen(state, &mut cx, &key, seen),
         Event::StorageRead { key, state: read } => objects::storage_read(state, &mut cx, &key, read),
         Event::TrustBundles(bundles) => objects::trust_bundles(state, &mut cx, bundles),
@@ -243,6 +246,7 @@ fn timer(state: &mut NodeState, cx: &mut Context, key: TimerKey) {
         TimerKey::NodePressure => eviction::look(state, cx),
         TimerKey::EvictionStep => eviction::step_overdue(state, cx),
         TimerKey::MeasureLog(id) => log_rotation::timer_fired(state, cx, &id),
+        TimerKey::ImageGarbage => image_garbage::timer_fired(state, cx),
         TimerKey::RetryStatusPatch(uid) => api::publish_retry_due(state, cx, &uid),
         TimerKey::Mirror(full_name) => api::mirror_timer(state, cx, full_name),
         TimerKey::FullRelist => observation_requests::request_full_observation(state, cx),

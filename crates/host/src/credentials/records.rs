@@ -113,23 +113,30 @@ fn remove(path: &Path) -> Result<(), RecordError> {
     }
 }
 
-fn intents(dir: &Path) -> Result<Vec<String>, RecordError> {
+/// All documents of a directory, without those that can't be read.
+fn read_all<T: for<'de> Deserialize<'de>>(dir: &Path) -> Result<Vec<T>, RecordError> {
     let entries = match fs::read_dir(dir) {
         Ok(entries) => entries,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) => return Err(failed("list", dir)(error)),
     };
-    let mut images = Vec::new();
+    let mut all = Vec::new();
     for entry in entries.flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
         if !name.starts_with(PREFIX) || name.ends_with(".tmp") {
             continue;
         }
-        match read::<PullIntent>(&entry.path()) {
-            Ok(intent) => images.extend(intent.map(|intent| intent.image)),
+        match read::<T>(&entry.path()) {
+            Ok(document) => all.extend(document),
             Err(error) => tracing::warn!("{}", error.user_message()),
         }
     }
+    Ok(all)
+}
+
+fn intents(dir: &Path) -> Result<Vec<String>, RecordError> {
+    let intents: Vec<PullIntent> = read_all(dir)?;
+    let mut images: Vec<String> = intents.into_iter().map(|intent| intent.image).collect();
     images.sort();
     Ok(images)
 }
@@ -160,6 +167,10 @@ impl PullRecords for HostPullRecords {
 
     async fn intents(&self) -> Result<Vec<String>, RecordError> {
         self.blocking(|dirs| intents(&dirs.pulling)).await
+    }
+
+    async fn pulled(&self) -> Result<Vec<PulledRecord>, RecordError> {
+        self.blocking(|dirs| read_all(&dirs.pulled)).await
     }
 
     async fn read_pulled(&self, image_ref: &str) -> Result<Option<PulledRecord>, RecordError> {

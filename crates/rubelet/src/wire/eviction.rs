@@ -9,14 +9,14 @@ use model::node::ThresholdValue;
 
 use super::node::threshold_value;
 use crate::config::{GoDuration, KubeletConfiguration};
-use crate::flags::Flags;
 
 /// What `enforceNodeAllocatable` calls the cgroup of all pods.
 const PODS: &str = "pods";
 
+/// `ignores_pods`: `--experimental-allocatable-ignore-eviction`.
 pub(super) fn eviction_config(
-    flags: &Flags,
     config: &KubeletConfiguration,
+    ignores_pods: bool,
 ) -> anyhow::Result<EvictionConfig> {
     let reclaim = minimum_reclaim(&config.eviction_minimum_reclaim)?;
     let threshold = |text: &str, field: &str, grace: Duration, name: &str| {
@@ -40,7 +40,7 @@ pub(super) fn eviction_config(
         thresholds.extend(threshold(text, "evictionSoft", grace.to_std(), name)?);
     }
     let enforced = config.enforce_node_allocatable.iter().any(|level| level == PODS);
-    if enforced && !flags.experimental_allocatable_ignore_eviction {
+    if enforced && !ignores_pods {
         let copies: Vec<_> = thresholds
             .iter()
             .filter(|known| known.signal == EvictionSignal::MemoryAvailable && known.is_hard())
@@ -80,7 +80,6 @@ mod tests {
         let mut config = KubeletConfiguration::default();
         config.enforce_node_allocatable = vec![PODS.to_owned()];
         change(&mut config);
-        let flags = Flags::default();
         let show = |threshold: &EvictionThreshold| {
             let value = match &threshold.value {
                 ThresholdValue::Amount(amount) => amount.0.clone(),
@@ -89,7 +88,7 @@ mod tests {
             let reclaim = threshold.minimum_reclaim.as_ref().map_or("", |_| " +");
             format!("{}<{value} {}s{reclaim}", threshold.signal.as_str(), threshold.grace.as_secs())
         };
-        eviction_config(&flags, &config).unwrap().thresholds.iter().map(show).collect()
+        eviction_config(&config, false).unwrap().thresholds.iter().map(show).collect()
     }
 
     fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {

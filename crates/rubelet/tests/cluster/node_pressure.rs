@@ -125,10 +125,8 @@ fn who_fills_the_disk_goes_and_the_node_says_that_it_is_short() {
 fn limit_pods(member: &ClusterNode) {
     let root = member.node.runtime.cgroup_root.trim_start_matches('/').to_owned();
     let below = |mount: &str, file: &str| Path::new(mount).join(&root).join("kubepods").join(file);
-    let files = [
-        below("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
-        below("/sys/fs/cgroup", "memory.max"),
-    ];
+    let files =
+        [below("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), below("/sys/fs/cgroup", "memory.max")];
     wait("the cgroup of all pods", SLOW, || {
         let file = files.iter().find(|file| file.exists()).ok_or("it is not there")?;
         fs::write(file, (512 << 20).to_string()).map_err(|error| error.to_string())

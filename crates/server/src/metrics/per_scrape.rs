@@ -220,6 +220,13 @@ fn add_counts(add: &Registrar<'_>, counts: &AgentCounters) {
     for (result, count) in &counts.access_checks {
         checks.with_label_values(&[result]).inc_by(*count);
     }
+    if !counts.images_collected.is_empty() {
+        let about = "Images that were removed because nothing used them, by reason: age or space.";
+        let collected = add.counters("kubelet_image_garbage_collected_total", about, &["reason"]);
+        for (reason, count) in &counts.images_collected {
+            collected.with_label_values(&[reason]).inc_by(*count);
+        }
+    }
     if !counts.evictions.is_empty() {
         let about = "Pods that were evicted, by eviction signal.";
         let evictions = add.counters("kubelet_evictions", about, &["eviction_signal"]);

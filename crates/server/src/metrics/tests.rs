@@ -106,6 +106,7 @@ fn figures() -> AgentSnapshot {
             static_pods_recreated: 2,
             api_pods_recreated: 0,
             evictions: [("emptydirfs.limit".to_owned(), 1)].into(),
+            images_collected: [("space".to_owned(), 3)].into(),
             image_requests: vec![ImageRequests {
                 policy: "never".into(),
                 present: Some(true),
@@ -202,6 +203,7 @@ fn the_text_is_well_formed_and_has_the_kubelets_names_types_and_labels() {
         ("kubelet_http_inflight_requests", "gauge", "long_running,method,path,server_type"),
         ("kubelet_http_requests_duration_seconds", "histogram", "long_running,method,path,server_type"),
         ("kubelet_http_requests_total", "counter", "long_running,method,path,server_type"),
+        ("kubelet_image_garbage_collected_total", "counter", "reason"),
         (
             "kubelet_image_manager_ensure_image_requests_total",
             "counter",
@@ -318,6 +320,7 @@ fn values_are_those_that_were_fed() {
         "kubelet_orphaned_runtime_pods_total 3",
         r#"kubelet_restarted_pods_total{static="true"} 2"#,
         r#"kubelet_evictions{eviction_signal="emptydirfs.limit"} 1"#,
+        r#"kubelet_image_garbage_collected_total{reason="space"} 3"#,
         r#"kubelet_image_manager_ensure_image_requests_total{present_locally="true",pull_policy="never",pull_required="unknown"} 4"#,
         r#"kubelet_imagemanager_image_mustpull_checks_total{result="mustAuthenticate"} 2"#,
         r#"volume_manager_total_volumes{plugin_name="kubernetes.io/secret",state="actual_state_of_world"} 4"#,

@@ -2,6 +2,7 @@
 //! the first violation ends the run. The data for the checks is kept here, apart from the state that is checked.
 
 mod calls;
+mod images;
 mod settled;
 mod state;
 mod volumes;
@@ -58,6 +59,10 @@ pub struct InvariantChecker {
     completed_inits: BTreeMap<SandboxId, BTreeSet<String>>,
     /// Containers whose liveness or startup probe, or hook, has failed.
     may_be_stopped: BTreeSet<ContainerId>,
+    /// Ids of images that this agent removed, and that were not pulled since.
+    removed_images: BTreeSet<String>,
+    /// Containers that were created after the agent had given up the call, or was killed.
+    made_late: BTreeSet<ContainerId>,
 }
 
 impl InvariantChecker {
@@ -147,6 +152,7 @@ impl InvariantChecker {
         self.starts.clear();
         self.terminations.clear();
         self.kill_times.clear();
+        self.removed_images.clear();
         self.missing_in_source.clear();
         let absent = &self.removed_at;
         // The next agent learns of an end from the status in the API server, and for a static pod from the runtime.

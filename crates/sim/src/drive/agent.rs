@@ -48,6 +48,8 @@ fn may_repeat(event: &Event) -> bool {
             | Event::ObjectObserved { .. }
             // Each question has exactly one answer, and sets are always delivered as they are.
             | Event::StorageRead { .. }
+            | Event::ImagesListed(_)
+            | Event::ImageRemoved { .. }
             | Event::TrustBundles(_)
             | Event::CertificateRequests(_)
             | Event::CsiDrivers(_)

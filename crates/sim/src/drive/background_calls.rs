@@ -35,6 +35,8 @@ pub enum BackgroundCall {
         pull: PullKey,
         took: u64,
     },
+    ListImages,
+    RemoveImage(String),
     ReadObject(ObjectKey),
     ReadStorageObject(StorageKey),
     /// The CSIDriver objects and the registered drivers.
@@ -132,6 +134,8 @@ impl Simulation {
                 Event::ImageInspected { image, result, history: Default::default() }
             }
             BackgroundCall::Pull { pull, took } => self.pulled(pull, took),
+            BackgroundCall::ListImages => self.images_listed(),
+            BackgroundCall::RemoveImage(image) => self.image_removed(generation, image),
             BackgroundCall::ReadObject(key) => match self.look_at(generation, &key) {
                 Some(state) => Event::ObjectObserved { key, state },
                 None => return,
@@ -316,11 +320,11 @@ impl Simulation {
         let result = match failure {
             Some(failure) => Err(failure),
             None => match self.world.pull(&pull.image) {
-                Ok(reference) => Ok(PulledImage {
-                    reference,
-                    image: self.world.images.image(&pull.image),
-                    took: std::time::Duration::from_nanos(took),
-                }),
+                Ok(reference) => {
+                    self.check.image_came(&reference);
+                    let image = self.world.images.image(&pull.image);
+                    Ok(PulledImage { reference, image, took: std::time::Duration::from_nanos(took) })
+                }
                 Err(message) => Err(CallFailure { unreachable: false, message }),
             },
         };

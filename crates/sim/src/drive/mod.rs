@@ -7,6 +7,7 @@ mod background_calls;
 pub mod cluster;
 mod executor;
 mod false_readings;
+mod images;
 mod logs;
 mod mutants;
 mod node_figures;
@@ -282,6 +283,16 @@ impl Simulation {
             Effect::CancelPlan { uid, epoch } => self.cancel_plan(&uid, epoch),
             Effect::InspectImage { image } => self.schedule_background_call(BackgroundCall::Inspect(image)),
             Effect::PullImage { pull, .. } => self.begin_pull(pull),
+            Effect::ListImages => self.schedule_background_call(BackgroundCall::ListImages),
+            Effect::RemoveImage { image } => {
+                if let Some(agent) = &self.agent {
+                    let id = decide::images::split_key(&image).0;
+                    self.check.image_removal_begins(&self.world, &agent.state, id);
+                }
+                self.schedule_background_call(BackgroundCall::RemoveImage(image));
+            }
+            // Pulls are not recorded.
+            Effect::PrunePullRecords => {}
             Effect::WatchObject { key } => {
                 if let Some(agent) = &mut self.agent {
                     agent.watching.insert(key.clone());

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use decide::csi::VolumeCallAnswer;
 use decide::effect::{ApiCall, PodObject};
+use decide::image_garbage::OutdatedAnswers;
 use decide::lifecycle::Lifecycle;
 use decide::observation_guard::{MAX_CONTRADICTIONS, ObservationGuard};
 use decide::volume_operations::CsiVolumes;
@@ -112,6 +113,10 @@ pub enum Mutant {
     UnstagesOnce,
     /// Removes a container that is shown as created at once, although nothing was heard of its start.
     ForgetsUnheardStarts,
+    /// Removes images without asking who uses them.
+    OverlooksImageUsers,
+    /// Believes what was read of an image before it was removed.
+    BelievesOutdatedImages,
 }
 
 impl Mutant {
@@ -137,7 +142,7 @@ impl Mutant {
         Mutant::ForgetsPastVolumes,
         Mutant::FailsTheWholeReading,
     ];
-    pub const DECISIONS: [Mutant; 22] = [
+    pub const DECISIONS: [Mutant; 24] = [
         Mutant::ForgetsMutations,
         Mutant::TerminalPhaseFlips,
         Mutant::IgnoresDeletion,
@@ -160,6 +165,8 @@ impl Mutant {
         Mutant::OverlooksBrokenRecords,
         Mutant::UnstagesOnce,
         Mutant::ForgetsUnheardStarts,
+        Mutant::OverlooksImageUsers,
+        Mutant::BelievesOutdatedImages,
     ];
 
     /// Every mistake, with the profile that shows it best.
@@ -170,6 +177,7 @@ impl Mutant {
             Mutant::ForgetsRemovals => Profile::Ghosts,
             Mutant::ForgetsLogs => Profile::Logs,
             Mutant::ForgetsFigures | Mutant::StampsFiguresLate => Profile::Pressure,
+            Mutant::OverlooksImageUsers | Mutant::BelievesOutdatedImages => Profile::Images,
             Mutant::LosesCertificateNews | Mutant::MixesKeys => Profile::Certificates,
             Mutant::LeavesMaps => Profile::Devices,
             Mutant::SkipsStaging
@@ -202,6 +210,11 @@ impl Mutant {
         if !Self::DECISIONS.contains(&self) {
             return decide::step(state, now, event);
         }
+        if self == Mutant::OverlooksImageUsers
+            && matches!(event, Event::ImagesListed(_) | Event::ImageRemoved { .. })
+        {
+            return step_without_pods(state, now, event);
+        }
         self.before(state, &mut event);
         let ended: Vec<PodUid> = state
             .pods
@@ -217,6 +230,9 @@ impl Mutant {
     }
 
     fn before(self, state: &mut NodeState, event: &mut Event) {
+        if self == Mutant::BelievesOutdatedImages {
+            state.image_garbage.outdated = OutdatedAnswers::default();
+        }
         match (self, event) {
             (Mutant::IgnoresDeletion, Event::PodSetDelivered { pods, .. }) => {
                 pods.iter_mut().for_each(unmark)
@@ -382,6 +398,20 @@ fn wanted(state: &NodeState) -> Vec<String> {
     csi.report(Some(&BTreeSet::from([other])), |_| false, |_| true);
     csi.on_node_changed();
     csi.report(Some(&BTreeSet::new()), |_| false, |_| true).unwrap_or_default()
+}
+
+/// Only what is known of images is kept of the step.
+fn step_without_pods(state: &mut NodeState, now: Now, mut event: Event) -> Vec<Effect> {
+    if let Event::ImagesListed(Ok(listing)) = &mut event {
+        listing.container_images.clear();
+    }
+    let mut blind = state.clone();
+    blind.pods = Default::default();
+    blind.unclaimed.clear();
+    blind.images = Default::default();
+    let effects = decide::step(&mut blind, now, event);
+    state.image_garbage = blind.image_garbage;
+    effects
 }
 
 fn is_terminal(phase: Option<&str>) -> bool {

@@ -309,6 +309,13 @@ impl Simulation {
         };
         self.check.call_applied(&self.world, &uid, &op, &result);
         let Some(call) = self.calls.get_mut(&id) else { return };
+        if let WorldCall::Create(start) = &op {
+            let made = match &result {
+                Ok(WorldCallOutput::Container(id)) => Some(id),
+                _ => None,
+            };
+            self.check.create_applied(&self.world, start, made, call.unheard || call.applies_late);
+        }
         call.applied = true;
         if call.unheard {
             self.calls.remove(&id);

@@ -13,6 +13,7 @@ use std::time::Duration;
 use decide::objects::CERTIFICATES_GATE;
 use model::PodUid;
 use model::eviction::{EvictionConfig, EvictionSignal, EvictionThreshold};
+use model::image_garbage::ImageGarbageConfig;
 use model::k8s::{Pod, Quantity};
 use model::log_rotation::LogRotationConfig;
 use model::node::ThresholdValue;
@@ -239,6 +240,24 @@ impl Workload {
         made
     }
 
+    /// The filesystem of the images has room for some of them, and they are removed when they are seconds old. One is
+    /// pinned, and two names stand for the same image.
+    pub fn with_image_garbage(mut self, rng: &mut Rng) -> Self {
+        let max_age = rng.coin().then(|| Duration::from_secs(rng.between(6, 40)));
+        self.config.image_garbage = Some(ImageGarbageConfig {
+            high_percent: 50,
+            low_percent: rng.between(1, 40) as u8,
+            min_age: Duration::from_secs(rng.below(6)),
+            max_age,
+        });
+        self.images.capacity_bytes = rng.between(3, 12) * 1000;
+        self.images.same_as = [(image_name(IMAGES - 1), image_name(ALWAYS_PRESENT - 1))].into();
+        if let Some(first) = self.images.known.get_mut(&image_name(0)) {
+            first.pinned = true;
+        }
+        self
+    }
+
     /// Adds some more simple pods later.
     pub fn with_late(mut self, rng: &mut Rng, from: Nanos, to: Nanos) -> Self {
         for number in 0..3 {
@@ -301,7 +320,7 @@ fn images(rng: &mut Rng, during: Nanos) -> (Images, Vec<(Nanos, Task)>) {
     let mut tasks = Vec::new();
     for number in 0..IMAGES {
         let name = image_name(number);
-        let mut fate = ImageFate { present: true, failing_pulls: 0, pullable_from: Some(0) };
+        let mut fate = ImageFate { present: true, failing_pulls: 0, pullable_from: Some(0), pinned: false };
         if number >= ALWAYS_PRESENT {
             fate.present = rng.per_mille(200);
             fate.failing_pulls = if rng.coin() { 0 } else { rng.below(4) as u32 };

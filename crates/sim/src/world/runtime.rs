@@ -152,9 +152,12 @@ impl World {
             script.failing_creates -= 1;
             return Err(WorldError::because("the simulated runtime can't create this container yet"));
         }
+        let image = config.image.clone().unwrap_or_default();
+        if self.images.is_missing(&image.image) {
+            return Err(WorldError::because(format!("image {} not found", image.image)));
+        }
         let grace = |key: &str| annotation(key).and_then(|text| text.parse().ok());
         let id = ContainerId::from(self.fresh_id());
-        let image = config.image.clone().unwrap_or_default();
         let container = Container {
             id: id.clone(),
             uid: sandbox.uid.clone(),

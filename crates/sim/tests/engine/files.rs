@@ -18,11 +18,10 @@ use model::user_namespace::UserNamespaceScan;
 use model::volume::{VolumeNotice, VolumeSetup};
 use model::{ApiEvent, EventSubject, FullName, PodUid, Wall};
 use ports::{
-    CgroupDetailLevel, CgroupError, CgroupUsage, Cgroups, ContainerLogFiles, EngineMetrics, EventSink,
-    FilesError, FilesystemFigures, HookAnswer, HttpHooks, LeftoverFiles, MachineUsage, NodeSignals,
-    PanicRecordError, PanicRecords, PluginError, PodCgroupUsage, PodCgroups, PodFiles, PodStatusUpdate,
+    CgroupError, Cgroups, ContainerLogFiles, EngineMetrics, EventSink, FilesError, HookAnswer, HttpHooks,
+    LeftoverFiles, NodeSignals, PanicRecordError, PanicRecords, PluginError, PodFiles, PodStatusUpdate,
     ProbeIdentity, ProbeRecordError, ProbeRecordStore, ProbeRecords, Prober, RegistryCredentials,
-    TreeFigures, TreeSource, UsageReader, VolumeNoticeFeed, WallClock,
+    VolumeNoticeFeed, WallClock,
 };
 
 use super::host::{AgentConnection, CallError, HostState};
@@ -243,34 +242,6 @@ impl NodeSignals for NoopPorts {
     }
     async fn memory_runs_short(&self, _: Option<&str>, _: &MemoryNoticeLevels) -> io::Result<()> {
         std::future::pending().await
-    }
-}
-
-#[async_trait]
-impl UsageReader for NoopPorts {
-    async fn machine(&self, _: CgroupDetailLevel) -> io::Result<MachineUsage> {
-        Ok(MachineUsage::default())
-    }
-    async fn cgroups(&self, _: Vec<String>, _: CgroupDetailLevel) -> io::Result<Vec<Option<CgroupUsage>>> {
-        Ok(Vec::new())
-    }
-    async fn pods(&self, _: Vec<PodCgroups>, _: CgroupDetailLevel) -> io::Result<Vec<PodCgroupUsage>> {
-        Ok(Vec::new())
-    }
-    async fn cgroup_start(&self, _: &str) -> Option<Wall> {
-        None
-    }
-    async fn own_cgroup(&self) -> Option<String> {
-        None
-    }
-    async fn directories(&self, _: Vec<String>) -> io::Result<Vec<Option<TreeFigures>>> {
-        Ok(Vec::new())
-    }
-    async fn filesystem(&self, _: &str) -> io::Result<FilesystemFigures> {
-        Ok(FilesystemFigures::default())
-    }
-    async fn tree(&self, _: &str) -> io::Result<(TreeFigures, TreeSource)> {
-        Ok((TreeFigures::default(), TreeSource::Walk))
     }
 }
 

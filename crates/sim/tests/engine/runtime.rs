@@ -1,6 +1,7 @@
 //! The ports of the runtime, its images and its hints.
 
 use model::GrpcCode;
+use std::io;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -13,10 +14,11 @@ use model::cri::{
 };
 use model::observed::ContainerState;
 use model::pod::{ANNOTATION_POD_DELETION_GRACE, ANNOTATION_POD_GRACE, ANNOTATION_RESTART_COUNT};
-use model::{ContainerId, PodUid, SandboxId};
+use model::{ContainerId, PodUid, SandboxId, Wall};
 use ports::{
-    ContainerFilter, ContainerInfo, ContainerStatus, HintStream, Images, Runtime, RuntimeError,
-    RuntimeEvents, SandboxFilter, SandboxInfo, SandboxStatus, StreamFlags,
+    CgroupDetailLevel, CgroupUsage, ContainerFilter, ContainerInfo, ContainerStatus, FilesystemFigures,
+    HintStream, Images, MachineUsage, PodCgroupUsage, PodCgroups, Runtime, RuntimeError, RuntimeEvents,
+    SandboxFilter, SandboxInfo, SandboxStatus, StreamFlags, TreeFigures, TreeSource, UsageReader,
 };
 use sim::rng::{Rng, mix};
 use sim::workload::{
@@ -466,12 +468,55 @@ impl Images for SimImages {
         self.0.call(&"images".into(), true, pull).await
     }
 
-    async fn remove_image(&self, _: &ImageSpec) -> Result<(), RuntimeError> {
-        unsupported("RemoveImage")
+    async fn remove_image(&self, image: &ImageSpec) -> Result<(), RuntimeError> {
+        let remove =
+            |inner: &mut HostState| inner.world.remove_image(&image.image).map_err(RuntimeError::refused);
+        self.0.call(&"images".into(), true, remove).await
     }
 
     async fn image_fs_info(&self) -> Result<(Vec<FilesystemUsage>, Vec<FilesystemUsage>), RuntimeError> {
-        unsupported("ImageFsInfo")
+        let images = FilesystemUsage { mountpoint: "/images".into(), ..FilesystemUsage::default() };
+        Ok((vec![images], Vec::new()))
+    }
+}
+
+/// Of the filesystem that holds the images only.
+pub struct SimUsage(pub AgentConnection);
+
+fn no_figures<T>() -> io::Result<T> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+#[async_trait]
+impl UsageReader for SimUsage {
+    async fn machine(&self, _: CgroupDetailLevel) -> io::Result<MachineUsage> {
+        no_figures()
+    }
+    async fn cgroups(&self, _: Vec<String>, _: CgroupDetailLevel) -> io::Result<Vec<Option<CgroupUsage>>> {
+        no_figures()
+    }
+    async fn pods(&self, _: Vec<PodCgroups>, _: CgroupDetailLevel) -> io::Result<Vec<PodCgroupUsage>> {
+        no_figures()
+    }
+    async fn cgroup_start(&self, _: &str) -> Option<Wall> {
+        None
+    }
+    async fn own_cgroup(&self) -> Option<String> {
+        None
+    }
+    async fn directories(&self, _: Vec<String>) -> io::Result<Vec<Option<TreeFigures>>> {
+        no_figures()
+    }
+    async fn filesystem(&self, _: &str) -> io::Result<FilesystemFigures> {
+        let filesystem = self.0.host.lock().await.world.images.filesystem();
+        Ok(FilesystemFigures {
+            capacity_bytes: filesystem.capacity_bytes,
+            available_bytes: filesystem.available_bytes,
+            ..FilesystemFigures::default()
+        })
+    }
+    async fn tree(&self, _: &str) -> io::Result<(TreeFigures, TreeSource)> {
+        no_figures()
     }
 }
 

@@ -7,6 +7,7 @@ use model::eviction::{
     ContainerFigures, DiskFigures, EvictionConfig, EvictionSignal, EvictionThreshold, MemoryFigures,
     NodeFigures, PodFigures,
 };
+use model::image_garbage::ImageGarbageConfig;
 use model::node::{NodeConfig, ThresholdValue};
 use model::pod::Source;
 use model::{Mono, k8s};
@@ -14,6 +15,7 @@ use model::{Mono, k8s};
 use super::check_on;
 use super::script::Script;
 use crate::event::Event;
+use crate::eviction::{Activity, ImageReclaim};
 
 const MIB: u64 = 1 << 20;
 
@@ -239,8 +241,14 @@ fn a_soft_threshold_leaves_the_pod_its_time() {
 
 #[test]
 fn what_nobody_needs_goes_before_pods() {
-    let config = config(&[(EvictionSignal::NodefsAvailable, 0)]);
-    check_on(
+    let mut config = config(&[(EvictionSignal::NodefsAvailable, 0)]);
+    config.image_garbage = Some(ImageGarbageConfig {
+        high_percent: 100,
+        low_percent: 80,
+        min_age: Duration::ZERO,
+        max_age: None,
+    });
+    let mut run = check_on(
         config,
         &format!(
             "
@@ -259,10 +267,15 @@ fn what_nobody_needs_goes_before_pods() {
             nodefs 90           => run j: remove c#0 > remove-sandbox s0 | pressure [DiskPressure]
             nodefs 80           => -
             done j              => read j
-            read j: -           => figures NodeFilesystem | figures ImageFilesystem
-            nodefs 85           => measure pods #1 Bytes: a b
-            pods-use 1 a=30 b=20 => run a: stop c#0 2s > stop-sandbox s0
+            read j: -           => list images
             "
         ),
     );
+    let reclaiming = Activity::Reclaiming { containers: Default::default(), images: ImageReclaim::Running };
+    assert_eq!(run.state.eviction.activity, reclaiming, "images go after the containers that used them");
+    // A runtime that does not answer does not hold up the eviction for ever.
+    run.line("+61s");
+    assert_eq!(run.line("timer eviction"), ["figures NodeFilesystem", "figures ImageFilesystem"]);
+    assert_eq!(run.line("nodefs 85"), ["measure pods #1 Bytes: a b"]);
+    assert_eq!(run.line("pods-use 1 a=30 b=20"), ["run a: stop c#0 2s > stop-sandbox s0"]);
 }

@@ -12,6 +12,7 @@ mod disk_limits;
 mod ending;
 mod eviction;
 mod freshness;
+mod image_garbage;
 mod images;
 mod node;
 mod objects;

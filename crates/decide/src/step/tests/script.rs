@@ -414,7 +414,7 @@ fn failure_of(uid: &str, action: &Action, message: &str) -> ActionResult {
     }
 }
 
-fn call_failure(message: &str) -> CallFailure {
+pub fn call_failure(message: &str) -> CallFailure {
     CallFailure { unreachable: message.starts_with('!'), message: message.trim_start_matches('!').into() }
 }
 
@@ -446,6 +446,7 @@ fn timer(name: &str) -> TimerKey {
             "eviction" => TimerKey::EvictionStep,
             "memory" => TimerKey::NodeFigures(model::eviction::FigureGroup::Memory),
             "nodefs" => TimerKey::NodeFigures(model::eviction::FigureGroup::NodeFilesystem),
+            "image-garbage" => TimerKey::ImageGarbage,
             other => panic!("no timer {other}"),
         },
     }
@@ -500,6 +501,8 @@ fn parse_event(word: &str, rest: &str) -> Event {
             let pull = PullKey { image: image.into(), ..PullKey::default() };
             Event::ImagePulled { pull, result }
         }
+        "images" => super::image_garbage::listed(rest),
+        "removed" => super::image_garbage::removed(rest),
         "services" => Event::Services(Vec::new()),
         "configmap" => object(ObjectKind::ConfigMap, rest),
         "secret" => object(ObjectKind::Secret, rest),

@@ -89,6 +89,9 @@ pub fn effect(effect: &Effect, shown: &BTreeSet<String>) -> Option<String> {
         }
         Effect::CallApi(call) => only("api", api_call(call)),
         Effect::ReadStorageObject { key } => Some(format!("ask {} {}", super::claims::word(key), key.name())),
+        Effect::ListImages => Some("list images".to_owned()),
+        Effect::RemoveImage { image } => Some(format!("remove image {image}")),
+        Effect::PrunePullRecords => only("records", "prune pull records".to_owned()),
         Effect::CallLog { id, call, .. } => only("container logs", format!("{call:?} {id}")),
         Effect::ReadNodeFigures { group } => Some(format!("figures {group:?}")),
         Effect::AwaitMemoryPressure { levels } => {
@@ -130,6 +133,7 @@ fn timer(key: &TimerKey) -> String {
         TimerKey::NodeFigures(group) => format!("figures {group:?}"),
         TimerKey::NodePressure => "pressure".into(),
         TimerKey::EvictionStep => "eviction".into(),
+        TimerKey::ImageGarbage => "image-garbage".into(),
         TimerKey::NodeCgroups => "node-cgroups".into(),
         TimerKey::UserIds => "user-ids".into(),
     }
@@ -194,6 +198,8 @@ pub fn counts(state: &NodeState) -> String {
     ];
     let mut shown: Vec<String> =
         plain.iter().filter(|(_, count)| *count > 0).map(|(name, count)| format!("{name} {count}")).collect();
+    let collected = counts.images_collected.iter();
+    shown.extend(collected.map(|(reason, count)| format!("collected by {reason} {count}")));
     shown.extend(counts.evictions.iter().map(|(signal, count)| format!("evicted {signal} {count}")));
     shown.join(", ")
 }
