@@ -433,6 +433,7 @@ fn node(state: &NodeState, now: Now) -> NodeReport {
         volumes: volume_counts(state, now),
         selinux_volumes: selinux_counts(state, now),
         pod_certificates: certificate_counts(state, now),
+        signals: state.eviction.report(&state.config.eviction, now.mono),
         watches: Vec::new(),
     }
 }

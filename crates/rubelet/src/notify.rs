@@ -213,6 +213,7 @@ mod tests {
                 volumes: Vec::new(),
                 selinux_volumes: Vec::new(),
                 pod_certificates: Vec::new(),
+                signals: Vec::new(),
                 watches: Vec::new(),
             };
             self.answer(report).await

@@ -252,6 +252,7 @@ impl AgentView for FakeAgent {
             volumes: Vec::new(),
             selinux_volumes: Vec::new(),
             pod_certificates: Vec::new(),
+            signals: Vec::new(),
             watches: Vec::new(),
         };
         self.respond(report).await

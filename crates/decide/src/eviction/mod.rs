@@ -23,14 +23,13 @@ use model::eviction::{
     DiskFigures, EvictionConfig, EvictionSignal, EvictionThreshold, FigureGroup, MemoryNoticeLevels,
     NodeFigures, NodePressure, SignalKind,
 };
+use model::report::SignalReport;
 use model::{Mono, PodUid};
 
 use rank::Shortage;
 use signals::{FilesystemLayout, SignalReading};
 
-/// A reading that failed is tried again after this, or sooner if the group is read more often anyway.
-const RETRY: Duration = Duration::from_secs(1);
-/// Nothing could be done about a shortage: the next attempt.
+/// After a reading that failed, and after an attempt to end a shortage that came to nothing.
 const NEXT_ATTEMPT: Duration = Duration::from_secs(10);
 /// Notices are asked for anew when the level differs by more than this part of the limit.
 const LEVEL_TOLERANCE: u64 = 200;
@@ -279,7 +278,7 @@ impl NodeEviction {
             return at.max(now);
         }
         if known.failure.is_some() {
-            return now.plus(RETRY.max(schedule::longest_pause(group).min(NEXT_ATTEMPT)));
+            return now.plus(NEXT_ATTEMPT);
         }
         let readings = self.own_readings(group);
         let pauses = config.thresholds.iter().filter_map(|threshold| {
@@ -302,6 +301,23 @@ impl NodeEviction {
         self.notices = None;
         let last = self.groups.get(&group).and_then(|known| known.latest.as_ref()).map(|(at, _)| *at);
         last.map_or(now, |last| schedule::soonest(group, last)).max(now)
+    }
+
+    /// How far the node is from each threshold, as far as that is known.
+    pub fn report(&self, config: &EvictionConfig, now: Mono) -> Vec<SignalReport> {
+        let readings = self.readings();
+        let report = |threshold: EvictionThreshold| {
+            let reading = readings.get(&threshold.signal)?;
+            let with_reclaim = self.unresolved.contains(&key(&threshold));
+            Some(SignalReport {
+                signal: threshold.signal.as_str().to_owned(),
+                available: reading.available,
+                threshold: signals::required(&threshold, reading.capacity, with_reclaim),
+                grace_secs: threshold.grace.as_secs(),
+                read_secs_ago: now.since(reading.at).as_secs_f64(),
+            })
+        };
+        signals::thresholds(config, self.layout()).into_iter().filter_map(report).collect()
     }
 
     /// Which notices to ask the kernel for, if they differ from those that were asked for. A threshold that is met needs

@@ -135,6 +135,7 @@ fn figures() -> AgentSnapshot {
             state: "fresh".into(),
             count: 2,
         }],
+        signals: Vec::new(),
         watches: vec![WatchReport { resource: "services".into(), last_word_secs: 7.0, ..Default::default() }],
     };
     let pod = |source: &str, lifecycle: &str| PodReport {
