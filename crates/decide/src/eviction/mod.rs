@@ -100,8 +100,8 @@ pub struct NodeEviction {
     last_short: BTreeMap<EvictionSignal, Mono>,
     pressure: NodePressure,
     pub activity: Activity,
-    /// Figures that were read before this are older than what was done last.
-    pub fresh_after: Mono,
+    /// Figures that were not read after this are older than what was done last.
+    fresh_after: Option<Mono>,
     /// Dead containers and unused images were removed since the last eviction.
     pub reclaimed: bool,
     /// Nothing could be done, so nothing is tried before this.
@@ -244,7 +244,7 @@ impl NodeEviction {
 
     /// The first of those that are due on which an eviction may be based now.
     pub fn actionable(&self, due: &[Due], now: Mono) -> Option<Due> {
-        let fresh = |due: &&Due| due.reading.at > self.fresh_after;
+        let fresh = |due: &&Due| self.fresh_after.is_none_or(|done| due.reading.at > done);
         let idle = self.activity == Activity::Watching && now >= self.not_before;
         due.iter().filter(|_| idle).find(fresh).cloned()
     }
@@ -259,7 +259,7 @@ impl NodeEviction {
     pub fn done(&mut self, reclaimed: bool, now: Mono) {
         self.activity = Activity::Watching;
         self.reclaimed = reclaimed;
-        self.fresh_after = now;
+        self.fresh_after = Some(now);
         self.not_before = now;
     }
 

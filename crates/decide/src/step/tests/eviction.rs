@@ -128,6 +128,7 @@ fn one_pod_at_a_time_on_figures_newer_than_the_end_of_the_last() {
         +0.1s
         done b              => run b: remove c#0 > remove-sandbox s0
         memory 90 @5.2      => figures Memory
+        +0.1s
         memory 90
             => node EvictionThresholdMet: Attempting to reclaim memory
             => age memory.available 0ms | measure pods #2 Memory: a
