@@ -62,10 +62,49 @@ impl Images for CriClient {
         rpc!(self, "RemoveImage", remove_image, deadline, request).map(drop)
     }
 
+    /// containerd before 1.7 does not show the image as pinned. Its verbose status has it, with the configuration.
+    async fn sandbox_image(&self) -> Result<Option<String>, RuntimeError> {
+        let mut service = self.runtime.clone();
+        let send = |request| async move { service.status(request).await };
+        let request = pb::StatusRequest { verbose: true };
+        let deadline = Some(self.request_timeout);
+        let answer = call("Status", self.runtime_target(), deadline, request, send).await?;
+        Ok(answer.info.get("config").and_then(|config| sandbox_image(config)))
+    }
+
     async fn image_fs_info(&self) -> Result<(Vec<FilesystemUsage>, Vec<FilesystemUsage>), RuntimeError> {
         let deadline = Some(self.request_timeout);
         let answer = rpc!(self, "ImageFsInfo", image_fs_info, deadline, pb::ImageFsInfoRequest {})?;
         let turn = |list: Vec<_>| list.into_iter().map(from_wire::filesystem).collect();
         Ok((turn(answer.image_filesystems), turn(answer.container_filesystems)))
+    }
+}
+
+/// Of the configuration as containerd shows it. Other runtimes show anything.
+fn sandbox_image(config: &str) -> Option<String> {
+    let config: serde_json::Value = serde_json::from_str(config).ok()?;
+    config.get("sandboxImage")?.as_str().filter(|image| !image.is_empty()).map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::sandbox_image;
+
+    #[test]
+    fn the_image_of_sandboxes_is_read_from_the_configuration() {
+        for (config, expect) in [
+            (
+                r#"{"containerd": {}, "sandboxImage": "registry.k8s.io/pause:3.6"}"#,
+                Some("registry.k8s.io/pause:3.6"),
+            ),
+            (r#"{"sandboxImage": ""}"#, None),
+            (r#"{"sandboxImage": 5}"#, None),
+            (r#"{}"#, None),
+            ("[1]", None),
+            ("not JSON", None),
+            ("", None),
+        ] {
+            assert_eq!(sandbox_image(config).as_deref(), expect, "{config}");
+        }
     }
 }

@@ -49,8 +49,8 @@ pub struct ImageGarbage {
     pub next_run: Option<Mono>,
     /// A pull ended during the run.
     pub pull_ended: bool,
-    /// Runs that failed in a row.
-    failed_runs: u32,
+    /// When the first of the runs ended that failed in a row.
+    failing_since: Option<Mono>,
     /// When an Event of this reason was last recorded.
     warned: BTreeMap<&'static str, Mono>,
     pub outdated: OutdatedAnswers,
@@ -137,9 +137,9 @@ impl ImageGarbage {
         match end.purpose {
             RunPurpose::Reclaim => self.last_reclaim = Some(end.clone()),
             RunPurpose::Periodic if end.failure.is_some() => {
-                self.failed_runs = self.failed_runs.saturating_add(1);
+                self.failing_since.get_or_insert(now);
             }
-            RunPurpose::Periodic => self.failed_runs = 0,
+            RunPurpose::Periodic => self.failing_since = None,
         }
         Some(NextStep::Ended(end))
     }
@@ -162,9 +162,9 @@ impl ImageGarbage {
         }
     }
 
-    /// More than one run failed in a row.
-    pub fn fails_again(&self) -> bool {
-        self.failed_runs > 1
+    /// All runs of a whole period failed.
+    pub fn keeps_failing(&self, now: Mono) -> bool {
+        self.failing_since.is_some_and(|since| now.since(since) >= PERIOD)
     }
 
     /// Whether an Event of this reason is due: runs may follow each other closely, Events do not.

@@ -1,7 +1,7 @@
 //! Calls for removing images that nothing uses.
 //!
 //! ```text
-//!   list:    images ──> containers ──> filesystem ──> ImagesListed
+//!   list:    images ──> containers ──> image of sandboxes ──> filesystem ──> ImagesListed
 //!   remove:  ImageRemoved
 //!   prune:   records ──> images ──> for each record without an image: ask again, remove
 //! ```
@@ -36,9 +36,10 @@ async fn read_listing(ctx: &EngineContext) -> Result<ImageListing, CallFailure> 
     let images = ctx.ports.images.list_images().await.map_err(|error| call_failure(&error))?;
     let all = ContainerFilter::default();
     let containers = ctx.ports.runtime.list_containers(&all).await.map_err(|error| call_failure(&error))?;
+    let of_sandboxes = ctx.ports.images.sandbox_image().await.map_err(|error| call_failure(&error))?;
     let of = |container: ports::ContainerInfo| [container.image, container.image_ref, container.image_id];
-    let container_images: BTreeSet<String> =
-        containers.into_iter().flat_map(of).filter(|image| !image.is_empty()).collect();
+    let all = containers.into_iter().flat_map(of).chain(of_sandboxes);
+    let container_images: BTreeSet<String> = all.filter(|image| !image.is_empty()).collect();
     Ok(ImageListing { images, container_images, filesystem: filesystem(ctx).await })
 }
 

@@ -36,7 +36,7 @@ impl ImageGarbageConfig {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct ImageListing {
     pub images: Vec<Image>,
-    /// Names and ids of the images of all containers in the runtime, in any state and of anybody.
+    /// Names and ids of the images of all containers in the runtime, in any state and of anybody, and of sandboxes.
     pub container_images: BTreeSet<String>,
     pub filesystem: Result<ImageFilesystem, String>,
 }

@@ -18,6 +18,10 @@ pub trait Images: Send + Sync {
         sandbox: Option<&SandboxConfig>,
     ) -> Result<String, RuntimeError>;
     async fn remove_image(&self, image: &ImageSpec) -> Result<(), RuntimeError>;
+    /// The image that sandboxes are made from, if the runtime tells it. Those that do not tell it show it as pinned.
+    async fn sandbox_image(&self) -> Result<Option<String>, RuntimeError> {
+        Ok(None)
+    }
     /// Image filesystems, then container filesystems.
     async fn image_fs_info(&self) -> Result<(Vec<FilesystemUsage>, Vec<FilesystemUsage>), RuntimeError>;
 }

@@ -187,6 +187,9 @@ impl Images for MeteredImages {
     async fn remove_image(&self, image: &ImageSpec) -> Result<(), RuntimeError> {
         count(&self.metrics, "remove_image", None, self.inner.remove_image(image)).await
     }
+    async fn sandbox_image(&self) -> Result<Option<String>, RuntimeError> {
+        count(&self.metrics, "status", None, self.inner.sandbox_image()).await
+    }
     async fn image_fs_info(&self) -> Result<(Vec<FilesystemUsage>, Vec<FilesystemUsage>), RuntimeError> {
         count(&self.metrics, "image_fs_info", None, self.inner.image_fs_info()).await
     }

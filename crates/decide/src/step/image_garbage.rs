@@ -144,11 +144,11 @@ fn report_failure(state: &mut NodeState, cx: &mut Context, end: &RunEnd) {
     if let Some((reason, message)) = &end.warning
         && state.image_garbage.may_warn(reason, now)
     {
-        cx.emit(Effect::RecordNodeEvent { event: ApiEvent::warning(*reason, message.clone()) });
+        cx.emit(Effect::RecordNodeEvent { event: ApiEvent::warning(reason, message.clone()) });
     }
     let Some(message) = &end.failure else { return };
     cx.log(LogLevel::Warn, None, format!("removing unused images: {message}"));
-    let again = end.purpose == RunPurpose::Periodic && state.image_garbage.fails_again();
+    let again = end.purpose == RunPurpose::Periodic && state.image_garbage.keeps_failing(now);
     if again && state.image_garbage.may_warn("ImageGCFailed", now) {
         cx.emit(Effect::RecordNodeEvent { event: ApiEvent::warning("ImageGCFailed", message.clone()) });
     }

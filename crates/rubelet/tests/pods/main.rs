@@ -11,6 +11,7 @@ mod container_view;
 mod garbage;
 mod hooks;
 mod hostile_containers;
+mod image_garbage;
 mod images;
 mod lifecycle;
 mod log_rotation;

@@ -18,7 +18,9 @@ impl InvariantChecker {
         let needs = |entry: &&decide::state::PodEntry| {
             let containers = entry.view().all_containers().map(|(_, container)| container);
             let mut names = containers.filter_map(|container| container.image.as_deref());
-            entry.lifecycle().may_start() && names.any(|name| world.images.id_of(name) == id)
+            // That another name stands for the same image shows when it was pulled.
+            let is_this = |name: &str| world.images.id_of(name) == id && !world.images.has_other_name(name);
+            entry.lifecycle().may_start() && names.any(is_this)
         };
         if let Some(entry) = state.pods.values().find(needs) {
             let uid = &entry.view().uid;

@@ -289,7 +289,11 @@ impl Simulation {
                     let id = decide::images::split_key(&image).0;
                     self.check.image_removal_begins(&self.world, &agent.state, id);
                 }
-                self.schedule_background_call(BackgroundCall::RemoveImage(image));
+                // It takes its time to delete layers.
+                let wait = self.rng.between(MILLI, 4 * SECOND);
+                let background_call = BackgroundCall::RemoveImage(image);
+                let generation = self.generation;
+                self.plan_in(wait, SimEvent::BackgroundCall { generation, background_call });
             }
             // Pulls are not recorded.
             Effect::PrunePullRecords => {}

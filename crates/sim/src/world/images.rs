@@ -51,6 +51,11 @@ impl Images {
         reference(self.same_as.get(name).map_or(name, String::as_str))
     }
 
+    /// Another name may stand for the same image.
+    pub fn has_other_name(&self, name: &str) -> bool {
+        self.same_as.iter().any(|(one, other)| one == name || other == name)
+    }
+
     pub fn is_pinned(&self, id: &str) -> bool {
         self.known.iter().any(|(name, fate)| fate.pinned && fate.present && self.id_of(name) == id)
     }

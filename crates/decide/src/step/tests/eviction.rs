@@ -172,6 +172,7 @@ fn a_pod_that_does_not_end_holds_up_the_next_for_a_bound() {
         memory 90           => -
         +30s
         timer eviction      => figures Memory
+        +0.1s
         memory 90           => node EvictionThresholdMet: Attempting to reclaim memory | measure pods #2 Memory: b
         ",
     );
@@ -277,6 +278,7 @@ fn what_nobody_needs_goes_before_pods() {
     // A runtime that does not answer does not hold up the eviction for ever.
     run.line("+61s");
     assert_eq!(run.line("timer eviction"), ["figures NodeFilesystem", "figures ImageFilesystem"]);
+    run.line("+1s");
     assert_eq!(run.line("nodefs 85"), ["measure pods #1 Bytes: a b"]);
     assert_eq!(run.line("pods-use 1 a=30 b=20"), ["run a: stop c#0 2s > stop-sandbox s0"]);
 }

@@ -14,9 +14,14 @@ use crate::event::Event;
 use crate::image_garbage::RunEnd;
 use crate::step::Context;
 
+/// `images <list>`, or `removed <image>`.
+pub fn event(word: &str, rest: &str) -> Event {
+    if word == "images" { listed(rest) } else { removed(rest) }
+}
+
 /// `<used>/<capacity>[ used by <image>,..]: <id>=<tag>,<tag> <size>[ pinned] / ..`, or `fails <message>`. Of a filesystem
 /// that can't be read: `?`.
-pub fn listed(rest: &str) -> Event {
+fn listed(rest: &str) -> Event {
     if let Some(message) = rest.strip_prefix("fails ") {
         return Event::ImagesListed(Err(call_failure(message)));
     }
@@ -46,7 +51,7 @@ pub fn listed(rest: &str) -> Event {
 }
 
 /// `<id>`, or `<id>: <message>`.
-pub fn removed(rest: &str) -> Event {
+fn removed(rest: &str) -> Event {
     let (id, failure) = rest.split_once(": ").map_or((rest, None), |(id, text)| (id, Some(text)));
     let result = failure.map_or(Ok(()), |message| Err(call_failure(message)));
     Event::ImageRemoved { image: format!("sha256:{id}"), result }
@@ -83,7 +88,7 @@ fn a_full_disk_is_emptied_to_the_low_threshold_oldest_first() {
         # `a` was in use until a moment ago, `c` is the newest
         images 80/100 used by x/a:1: a=x/a:1 20 / b=x/b:1 20 / c=x/c:1 20  => remove image sha256:b
         removed b
-            => event node W FreeDiskSpaceFailed: Insufficient free disk space on the node's image filesystem (80% of 100 B used). Failed to free sufficient space by deleting unused images (freed 20 bytes). Investigate disk usage, as it could be used by active images, logs, volumes, or other data.
+            => node FreeDiskSpaceFailed: Insufficient free disk space on the node's image filesystem (80% of 100 B used). Failed to free sufficient space by deleting unused images (freed 20 bytes). Investigate disk usage, as it could be used by active images, logs, volumes, or other data.
             => timer image-garbage @610s
         counted                            => collected by space 1
         # the other one is too young, and the Event is not repeated
@@ -133,7 +138,12 @@ fn images_of_a_pods_volumes_and_of_its_next_form_stay() {
         read all: a = s0 ready; c#0 running
         images 99/100: v=x/v:1 1 / u=x/u:1 1 => remove image sha256:u
         removed u
-        pod a = image: x/next:1
+        # a pod that ends and is wanted again in another form
+        file
+        pod a = c: {image: 'x/next:1'}
+        file a
+        due image-garbage                  => list images
+        images 99/100: n=x/next:1 1 / v=x/v:1 1 => remove image sha256:v
         ",
     );
 }
@@ -170,13 +180,12 @@ fn an_image_that_is_being_removed_counts_as_absent() {
         read all: -                        => list images
         # by a name that no spec has
         images 99/100: found=x/other:1 1   => remove image sha256:found
-        file a
-        read a: s0 ready                   => look img-c:1
+        file a                             => run a: dirs + cgroup > sandbox#0 | look img-c:1
         looked img-c:1: yes                => -
-        state a                            => Syncing
+        # another pod joins those who wait
+        file a b                           => run b: dirs + cgroup > sandbox#0
         removed found                      => look img-c:1
         looked img-c:1: no                 => pull img-c:1
-        pulled img-c:1: ok                 => run a: dirs + cgroup
         ",
     );
 }
@@ -192,9 +201,8 @@ fn an_answer_from_before_the_removal_is_asked_for_again() {
         file
         read all: -                        => list images
         images 99/100: found=x/other:1 1   => remove image sha256:found
-        file a
-        read a: s0 ready                   => look img-c:1
-        removed found
+        file a                             => run a: dirs + cgroup > sandbox#0 | look img-c:1
+        removed found                      => -
         looked img-c:1: yes                => look img-c:1
         looked img-c:1: no                 => pull img-c:1
         ",
@@ -215,7 +223,7 @@ fn a_pull_whose_image_was_removed_is_made_again() {
                 started
                 ready
                 file a
-                read all: a = s0 ready         => pull img-c:1 | list images
+                read all: a = s0 ready         => list images | pull img-c:1
                 images 99/100: found=x/other:1 1   => remove image sha256:found
                 {first}
                 {second}
@@ -247,7 +255,7 @@ fn images_go_when_they_were_unused_for_too_long() {
         due image-garbage @1301s           => list images
         images 10/100: a=x/a:1 1 / b=x/b:1 1                 => remove image sha256:a
         removed a: it is on fire
-            => event node W ImageGCFailed: wanted to free images older than 16m40s, encountered errors in image deletion: it is on fire
+            => node ImageGCFailed: wanted to free images older than 16m40s, encountered errors in image deletion: it is on fire
             => timer image-garbage @1601s
         ",
     );
@@ -268,12 +276,12 @@ fn failures_are_told_when_they_come_again() {
             due image-garbage              => list images
             images ?: -
                 => log {gone}: no such filesystem
-                => event node W ImageGCFailed: no such filesystem | timer image-garbage @600s
+                => node ImageGCFailed: no such filesystem | timer image-garbage @600s
             due image-garbage              => list images
             images 0/0: -
-                => event node W InvalidDiskCapacity: invalid capacity 0 on image filesystem
+                => node InvalidDiskCapacity: invalid capacity 0 on image filesystem
                 => log {gone}: invalid capacity 0 on image filesystem
-                => event node W ImageGCFailed: invalid capacity 0 on image filesystem | timer image-garbage @900s
+                => node ImageGCFailed: invalid capacity 0 on image filesystem | timer image-garbage @900s
             "
         ),
     );
@@ -296,6 +304,31 @@ fn a_runtime_that_goes_away_ends_the_run() {
         ready                              => read all
         read all: -                        => list images
         ",
+    );
+}
+
+#[test]
+fn a_runtime_may_tell_any_numbers() {
+    let most = u64::MAX;
+    check_images(
+        config(0, 0),
+        &format!(
+            r"
+            started
+            ready
+            read all: -                        => list images
+            images {most}/{most}: a=x/a:1 {most} / b=x/b:1 {most} / c=x/c:1 0 => remove image sha256:a
+            removed a                          => -
+            due image-garbage                  => list images
+            # none has a size, so the disk does not become emptier
+            images {most}/{most}: d= 0 / e= 0  => remove image sha256:d
+            removed d                          => remove image sha256:e
+            # an answer that was not asked for
+            removed x                          => -
+            images 0/0: -                      => -
+            removed e                          => -
+            "
+        ),
     );
 }
 
@@ -323,7 +356,7 @@ fn after_a_pull_the_disk_is_looked_at_soon() {
         started
         ready
         file a
-        read all: a = s0 ready             => pull img-c:1 | list images | timer full @60s
+        read all: a = s0 ready             => list images | timer full @60s | pull img-c:1
         images 10/100: -                   => timer image-garbage @300s
         +5s
         pulled img-c:1: ok                 => timer image-garbage @15s | run a: dirs + cgroup

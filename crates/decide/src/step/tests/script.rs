@@ -501,8 +501,7 @@ fn parse_event(word: &str, rest: &str) -> Event {
             let pull = PullKey { image: image.into(), ..PullKey::default() };
             Event::ImagePulled { pull, result }
         }
-        "images" => super::image_garbage::listed(rest),
-        "removed" => super::image_garbage::removed(rest),
+        "images" | "removed" => super::image_garbage::event(word, rest),
         "services" => Event::Services(Vec::new()),
         "configmap" => object(ObjectKind::ConfigMap, rest),
         "secret" => object(ObjectKind::Secret, rest),
