@@ -7,7 +7,7 @@ use model::eviction::{FigureGroup, MemoryFigures, NodeFigures, PodFigures, PodTo
 use model::{ApiEvent, Mono, PodUid};
 
 use super::background_calls::BackgroundCall;
-use super::{Mutant, Simulation};
+use super::{Mutant, SimEvent, Simulation};
 use crate::check::Violation;
 use crate::time::{Nanos, SECOND};
 use crate::world::NODE_MEMORY;
@@ -48,7 +48,13 @@ impl Simulation {
                 && self.world.containers.values().any(|one| one.uid == *uid && one.is_live())
         });
         let figures = TakenFigures { group, at, result, victim_ran };
-        self.schedule_background_call(BackgroundCall::NodeFigures(figures));
+        // Some come late: what they show may be over by then.
+        let wait = match self.rng.per_mille(300) {
+            true => self.rng.between(SECOND, 8 * SECOND),
+            false => self.faults.latency(&mut self.rng, now),
+        };
+        let background_call = BackgroundCall::NodeFigures(figures);
+        self.plan_in(wait, SimEvent::BackgroundCall { generation: self.generation, background_call });
     }
 
     pub(super) fn node_figures_arrive(&mut self, figures: TakenFigures) -> Event {
