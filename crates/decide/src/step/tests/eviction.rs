@@ -168,7 +168,6 @@ fn a_pod_that_does_not_end_holds_up_the_next_for_a_bound() {
         show events
         +10s
         timer eviction      => W a ExceededGracePeriod: Container runtime did not kill the pod within specified grace period.
-        memory 90           => figures Memory
         memory 90           => -
         +30s
         timer eviction      => figures Memory
@@ -266,7 +265,7 @@ fn what_nobody_needs_goes_before_pods() {
             done j
             state j             => finished
             nodefs 500
-            nodefs 90           => run j: remove c#0 > remove-sandbox s0 | pressure [DiskPressure]
+            nodefs 90           => pressure [DiskPressure] | run j: remove c#0 > remove-sandbox s0
             nodefs 80           => -
             done j              => read j
             read j: -           => list images
