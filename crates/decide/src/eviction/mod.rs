@@ -66,6 +66,13 @@ struct Group {
     failure: Option<String>,
 }
 
+/// The filesystems of the runtime, as they were read last.
+struct ImageDisks {
+    images: DiskFigures,
+    containers: Option<DiskFigures>,
+    at: Mono,
+}
+
 type ThresholdKey = (EvictionSignal, Duration);
 
 fn key(threshold: &EvictionThreshold) -> ThresholdKey {
@@ -170,14 +177,16 @@ impl NodeEviction {
         latest.map(|(at, figures)| signals::readings(figures, *at)).unwrap_or_default()
     }
 
-    fn disks(&self) -> (Option<(DiskFigures, Mono)>, Option<(DiskFigures, Option<DiskFigures>, Mono)>) {
+    fn disks(&self) -> (Option<DiskFigures>, Option<ImageDisks>) {
         let latest = |group| self.groups.get(&group).and_then(|known| known.latest.as_ref());
-        let node = latest(FigureGroup::NodeFilesystem).and_then(|(at, figures)| match figures {
-            NodeFigures::NodeFilesystem(disk) => Some((*disk, *at)),
+        let node = latest(FigureGroup::NodeFilesystem).and_then(|(_, figures)| match figures {
+            NodeFigures::NodeFilesystem(disk) => Some(*disk),
             _ => None,
         });
         let images = latest(FigureGroup::ImageFilesystem).and_then(|(at, figures)| match figures {
-            NodeFigures::ImageFilesystem { images, containers } => Some((*images, *containers, *at)),
+            NodeFigures::ImageFilesystem { images, containers } => {
+                Some(ImageDisks { images: *images, containers: *containers, at: *at })
+            }
             _ => None,
         });
         (node, images)
@@ -185,9 +194,7 @@ impl NodeEviction {
 
     pub fn layout(&self) -> FilesystemLayout {
         match self.disks() {
-            (Some((node, _)), Some((images, containers, _))) => {
-                signals::layout(&node, &images, containers.as_ref())
-            }
+            (Some(node), Some(disks)) => signals::layout(&node, &disks.images, disks.containers.as_ref()),
             // Until the runtime has told.
             _ => FilesystemLayout::Single,
         }
@@ -199,15 +206,9 @@ impl NodeEviction {
         for group in self.groups.keys() {
             all.extend(self.own_readings(*group));
         }
-        let containers = match self.disks().1 {
-            Some((_, Some(containers), at)) => Some((containers, at)),
-            _ => None,
-        };
-        signals::of_containerfs(
-            self.layout(),
-            &mut all,
-            containers.as_ref().map(|(figures, at)| (figures, *at)),
-        );
+        let disks = self.disks().1;
+        let containers = disks.as_ref().and_then(|disks| Some((disks.containers.as_ref()?, disks.at)));
+        signals::of_containerfs(self.layout(), &mut all, containers);
         all
     }
 

@@ -258,7 +258,7 @@ pub(super) fn follow(state: &mut NodeState, cx: &mut Context) {
         Activity::Watching | Activity::MeasuringPods { .. } => {}
         Activity::Reclaiming { containers, images } => {
             let left = |uid: &&PodUid| {
-                let observed = state.pods.get(*uid).and_then(|entry| entry.observed.as_ref());
+                let observed = state.pods.get(uid).and_then(|entry| entry.observed.as_ref());
                 observed.is_some_and(|reading| !reading.pod.is_empty())
             };
             if containers.iter().any(|uid| left(&uid)) {

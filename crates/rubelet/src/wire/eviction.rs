@@ -77,8 +77,8 @@ mod tests {
     use super::*;
 
     fn wired(change: impl FnOnce(&mut KubeletConfiguration)) -> Vec<String> {
-        let mut config = KubeletConfiguration::default();
-        config.enforce_node_allocatable = vec![PODS.to_owned()];
+        let enforce_node_allocatable = vec![PODS.to_owned()];
+        let mut config = KubeletConfiguration { enforce_node_allocatable, ..KubeletConfiguration::default() };
         change(&mut config);
         let show = |threshold: &EvictionThreshold| {
             let value = match &threshold.value {
