@@ -3,6 +3,8 @@
 //! The kernel does not enforce them. Pods that have one are measured now and then; a pod that has outgrown one is
 //! evicted. Volumes in memory are bounded by their filesystem and are not looked at.
 
+use std::collections::BTreeMap;
+
 use model::disk_usage::{DiskUsagePaths, PodDiskUsage};
 use model::k8s;
 use model::node::NodeConfig;
@@ -30,14 +32,7 @@ pub(crate) fn is_limited(config: &NodeConfig, pod: &PodView) -> bool {
 
 /// Where what counts is found. `observed`: the containers that are there.
 pub fn places(config: &NodeConfig, pod: &PodView, observed: &ObservedPod) -> DiskUsagePaths {
-    let mounted = mounted_names(pod);
-    let local = pod.spec().volumes.iter().flatten();
-    let local = local.filter(|volume| is_local(volume) && mounted.contains(volume.name.as_str()));
-    let path = |volume: &k8s::Volume| host_path(config, pod, volume).ok().map(|source| source.path);
-    let mut found = DiskUsagePaths {
-        volumes: local.filter_map(|volume| Some((volume.name.clone(), path(volume)?))).collect(),
-        ..DiskUsagePaths::default()
-    };
+    let mut found = DiskUsagePaths { volumes: local_volumes(config, pod), ..DiskUsagePaths::default() };
     if pod_limit(pod).is_none() {
         return found;
     }
@@ -52,6 +47,15 @@ pub fn places(config: &NodeConfig, pod: &PodView, observed: &ObservedPod) -> Dis
         found.hosts = Some(format!("{}/etc-hosts", config.pod_dir(&pod.uid)));
     }
     found
+}
+
+/// The directories of mounted volumes whose bytes are on the node's disk and go with the pod, by the volume's name.
+pub(crate) fn local_volumes(config: &NodeConfig, pod: &PodView) -> BTreeMap<String, String> {
+    let mounted = mounted_names(pod);
+    let local = pod.spec().volumes.iter().flatten();
+    let local = local.filter(|volume| is_local(volume) && mounted.contains(volume.name.as_str()));
+    let path = |volume: &k8s::Volume| host_path(config, pod, volume).ok().map(|source| source.path);
+    local.filter_map(|volume| Some((volume.name.clone(), path(volume)?))).collect()
 }
 
 /// A limit that the pod has outgrown.
@@ -83,8 +87,7 @@ pub(crate) fn exceeded_limit(pod: &PodView, used: &PodDiskUsage) -> Option<Excee
     pod.all_containers().find_map(|(_, container)| {
         let limits = container_limits(container);
         let limit = limits.get(EPHEMERAL_STORAGE).filter(|limit| !limit.is_zero())?;
-        let of =
-            |part: &std::collections::BTreeMap<String, u64>| part.get(&container.name).copied().unwrap_or(0);
+        let of = |part: &BTreeMap<String, u64>| part.get(&container.name).copied().unwrap_or(0);
         let name = &container.name;
         exceeds(of(&used.logs).saturating_add(of(&used.layers)), &limit).then(|| ExceededLimit {
             signal: "ephemeralcontainerfs.limit",

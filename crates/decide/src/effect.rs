@@ -2,12 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use model::cgroup::{CgroupName, CgroupSpec};
 use model::cluster::{ObjectKey, PodTokenRequest};
 use model::credentials::PullSecret;
 use model::csi::{ClaimObject, VolumeId};
 use model::disk_usage::DiskUsagePaths;
+use model::eviction::{
+    EvictionSignal, FigureGroup, MemoryNoticeLevels, NodePressure, PodToMeasure, SignalKind,
+};
 use model::k8s::{Pod, PodStatus};
 use model::log_rotation::LogCall;
 use model::observed::Scope;
@@ -203,6 +207,30 @@ pub enum Effect {
     },
     /// Read the Node object of this node. `NodeRead` follows.
     ReadNode,
+    /// Read these figures of the node. `NodeFiguresRead` follows.
+    ReadNodeFigures {
+        group: FigureGroup,
+    },
+    /// Wait for the kernel to give notice of memory that runs short, instead of the wait before. `MemoryRunsShort`
+    /// follows.
+    AwaitMemoryPressure {
+        levels: MemoryNoticeLevels,
+    },
+    /// Measure what these pods use. `PodFiguresRead` follows.
+    MeasurePods {
+        call: u64,
+        kind: SignalKind,
+        pods: Vec<PodToMeasure>,
+    },
+    /// Report what the node is short of in the Node object.
+    ReportNodePressure {
+        pressure: NodePressure,
+    },
+    /// Of the figures that an eviction is based on, for a metric.
+    RecordFiguresAge {
+        signal: EvictionSignal,
+        age: Duration,
+    },
     /// Make a call about the log of a running container. `LogCallEnded` follows, unless the file is removed meanwhile.
     CallLog {
         id: ContainerId,
@@ -274,6 +302,12 @@ pub enum TimerKey {
     MeasureDisk(PodUid),
     /// The log of a container is to be measured.
     MeasureLog(ContainerId),
+    /// These figures of the node are to be read.
+    NodeFigures(FigureGroup),
+    /// A grace period of a threshold, or the time of a condition about pressure, is over.
+    NodePressure,
+    /// What is done about a shortage takes too long.
+    EvictionStep,
     /// Images are to be listed, and removed if there is a reason.
     ImageGarbage,
     /// A token has to be requested (again).
@@ -313,6 +347,9 @@ impl TimerKey {
             TimerKey::Certificate(source) => Some(&source.pod),
             TimerKey::Storage(_)
             | TimerKey::MeasureLog(_)
+            | TimerKey::NodeFigures(_)
+            | TimerKey::NodePressure
+            | TimerKey::EvictionStep
             | TimerKey::ImageGarbage
             | TimerKey::Unstage(_)
             | TimerKey::ListVolumes

@@ -1,6 +1,6 @@
 //! What happened: the only input of [`crate::step`]. A closed list.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,6 +9,7 @@ use model::cluster::{ObjectKey, ObjectState, PodTokenRequest, Token};
 use model::credentials::{PullHistory, PullServiceAccount};
 use model::cri::{IdMapping, Image, RuntimeStatus};
 use model::disk_usage::PodDiskUsage;
+use model::eviction::{FigureGroup, NodeFigures, PodFigures};
 use model::image_garbage::ImageListing;
 use model::k8s::{CSIDriver, ClusterTrustBundle, Node, Pod, PodCertificateRequest, Service};
 use model::local::LocalObjects;
@@ -21,7 +22,7 @@ use model::probe::{ProbeKind, ProbeOutcome};
 use model::runtime_class::RuntimeClasses;
 use model::storage::{StorageKey, StorageState};
 use model::volume::{VolumeNotice, VolumeSetup};
-use model::{ContainerId, FullName, PodUid};
+use model::{ContainerId, FullName, Mono, PodUid};
 use serde::{Deserialize, Serialize};
 
 use crate::action::{ActionResult, CallFailure, Epoch};
@@ -222,6 +223,21 @@ pub enum Event {
         result: Result<(), String>,
     },
     FactsChanged(Arc<HostFacts>),
+    /// `at`: when the reading began.
+    NodeFiguresRead {
+        group: FigureGroup,
+        at: Mono,
+        result: Result<NodeFigures, String>,
+    },
+    /// The kernel gave notice of memory that runs short, or can't give notices.
+    MemoryRunsShort {
+        result: Result<(), String>,
+    },
+    /// What pods use. Those that could not be measured are absent.
+    PodFiguresRead {
+        call: u64,
+        pods: BTreeMap<PodUid, PodFigures>,
+    },
     /// A pod has to be evicted, with this reason. `grace_secs` replaces the grace period of the pod.
     Evict {
         uid: PodUid,
@@ -308,6 +324,9 @@ impl Event {
             Event::VolumeNotice { .. } => "volume_notice",
             Event::VolumeUpdated { .. } => "volume_updated",
             Event::LogCallEnded { .. } => "log_call_ended",
+            Event::NodeFiguresRead { .. } => "node_figures_read",
+            Event::MemoryRunsShort { .. } => "memory_runs_short",
+            Event::PodFiguresRead { .. } => "pod_figures_read",
             Event::Evict { .. } => "evict",
         }
     }

@@ -74,6 +74,8 @@ pub struct Ledger {
     pub directories_removed: bool,
     /// Dead containers to remove because the node has too many.
     pub excess_dead_containers: BTreeSet<ContainerId>,
+    /// The node needs the room: of a pod that has ended every container and sandbox is removed.
+    pub reclaim_containers: bool,
     /// Containers whose image may have arrived: the image is inspected before waiting any longer.
     pub recheck_images: BTreeSet<String>,
     /// Events that were recorded for the state we are in, so that they are not repeated at every plan.

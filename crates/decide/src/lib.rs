@@ -18,6 +18,7 @@ pub mod disk_limits;
 pub mod effect;
 pub mod event;
 pub mod events;
+pub mod eviction;
 mod gated_fields;
 pub mod hooks;
 pub mod image_garbage;

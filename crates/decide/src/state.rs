@@ -22,6 +22,7 @@ use self::shown_pod::ShownPod;
 use crate::action::{Epoch, Stage};
 use crate::admission::{HostPort, PendingAdmissions};
 use crate::allocation::PendingResize;
+use crate::eviction::NodeEviction;
 use crate::image_garbage::ImageGarbage;
 use crate::images::ImagePulls;
 use crate::ledger::Ledger;
@@ -58,6 +59,8 @@ pub struct NodeState {
     /// Wall time at which this agent started.
     pub started: Wall,
     pub runtime: RuntimeHealth,
+    /// What the node runs short of, and what is done about it.
+    pub eviction: NodeEviction,
     /// Logs of running containers, to be rotated.
     pub logs: ContainerLogs,
     /// The last set of each source, by UID.
@@ -267,6 +270,7 @@ impl NodeState {
             node: None,
             started,
             runtime: RuntimeHealth::default(),
+            eviction: NodeEviction::default(),
             logs: ContainerLogs::default(),
             sources,
             pods: Pods::default(),

@@ -291,6 +291,7 @@ impl<'a> World<'a> {
             must_restart: &BTreeMap::new(),
             probes: &self.probes,
             eviction: None,
+            disruption: None,
             terminal,
             runtime_name: "containerd",
             recursive_read_only: false,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use decide::node::RuntimeSnapshot;
+use decide::node::{NodePressure, RuntimeSnapshot};
 use tokio::sync::{Notify, watch};
 
 use crate::clock::Clock;
@@ -28,6 +28,8 @@ pub(crate) struct EngineContext {
     pub csi: Option<VolumeRequests>,
     /// Attached volumes that are in use, for the Node object. `None`: not known yet.
     pub volumes_in_use: Arc<watch::Sender<Option<Vec<String>>>>,
+    /// What the node is short of, for the Node object.
+    pub node_pressure: Arc<watch::Sender<NodePressure>>,
     /// How often NodeGetInfo is repeated for each driver, in seconds.
     pub node_info_refresh_periods: Arc<watch::Sender<BTreeMap<String, u64>>>,
     /// Starts tasks the engine can't run without.

@@ -25,8 +25,8 @@ use crate::object_watches::ClusterObjectWatches;
 use crate::query::{Query, RecentPodEvents, Waiting};
 use crate::timers::Timers;
 use crate::{
-    api_calls, disk_calls, executor, image_calls, image_garbage_calls, log_calls, observe, panicked_calls,
-    panics, plugin_calls, probe_calls, sweep, tasks,
+    api_calls, disk_calls, executor, image_calls, image_garbage_calls, log_calls, node_figures, observe,
+    panicked_calls, panics, plugin_calls, probe_calls, sweep, tasks,
 };
 
 /// A plan that is being carried out.
@@ -49,6 +49,8 @@ pub(crate) struct Dispatcher {
     node_cgroups: watch::Sender<Vec<CgroupSpec>>,
     pub objects: ClusterObjectWatches,
     volume_work: VolumeWork,
+    /// Ends the wait for a notice of memory pressure.
+    memory_notice: CancellationToken,
     /// Registers CSI drivers. `None`: no storage driver can register.
     pub registry: Option<Arc<Registry>>,
     api_call_permits: Arc<Semaphore>,
@@ -119,6 +121,7 @@ impl Dispatcher {
             node_cgroups: channels.node_cgroups,
             objects,
             volume_work: VolumeWork::new(volume_calls),
+            memory_notice: CancellationToken::new(),
             registry: None,
             api_call_permits: Arc::new(Semaphore::new(api_calls::CALLS_AT_ONCE)),
             end: None,
@@ -386,6 +389,32 @@ impl Dispatcher {
             Effect::MeasureDisk { uid, places } => {
                 let failed = panicked_calls::measure_disk_usage(uid.clone());
                 self.call(disk_calls::measure_disk_usage(self.ctx.clone(), uid, places), failed);
+            }
+            Effect::ReadNodeFigures { group } => {
+                let at = self.ctx.clock.mono();
+                let read = node_figures::read(self.ctx.clone(), self.state.config.clone(), group, at);
+                self.call(read, panicked_calls::node_figures(group, at));
+            }
+            Effect::AwaitMemoryPressure { levels } => {
+                self.memory_notice.cancel();
+                self.memory_notice = CancellationToken::new();
+                let wait = node_figures::await_memory_pressure(
+                    self.ctx.clone(),
+                    self.state.config.clone(),
+                    levels,
+                    self.memory_notice.clone(),
+                );
+                self.call(wait, panicked_calls::memory_pressure);
+            }
+            Effect::MeasurePods { call, kind, pods } => {
+                let measure = node_figures::measure_pods(self.ctx.clone(), call, kind, pods);
+                self.call(measure, panicked_calls::pod_figures(call));
+            }
+            Effect::ReportNodePressure { pressure } => {
+                self.ctx.node_pressure.send_replace(pressure);
+            }
+            Effect::RecordFiguresAge { signal, age } => {
+                self.ctx.ports.meter.eviction_figures_age(signal.as_str(), age);
             }
             Effect::CallLog { id, path, call } => {
                 let failed = panicked_calls::log(id.clone(), &call);

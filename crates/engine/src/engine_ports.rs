@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use ports::{
-    Cgroups, ClusterPorts, ContainerLogFiles, EngineMetrics, EventSink, HttpHooks, Images, PanicRecords,
-    PodFiles, ProbeRecordStore, Prober, PullRecords, RegistryCredentials, Runtime, RuntimeEvents, Tracing,
-    UsageReader, VolumeNoticeFeed, WallClock,
+    Cgroups, ClusterPorts, ContainerLogFiles, EngineMetrics, EventSink, HttpHooks, Images, NodeSignals,
+    PanicRecords, PodFiles, ProbeRecordStore, Prober, PullRecords, RegistryCredentials, Runtime,
+    RuntimeEvents, Tracing, UsageReader, VolumeNoticeFeed, WallClock,
 };
 
 use crate::csi::CsiPorts;
@@ -22,6 +22,7 @@ pub struct Ports {
     pub files: Arc<dyn PodFiles>,
     pub volume_news: Arc<dyn VolumeNoticeFeed>,
     pub log_files: Arc<dyn ContainerLogFiles>,
+    pub node_signals: Arc<dyn NodeSignals>,
     pub cgroups: Arc<dyn Cgroups>,
     /// Figures of cgroups and filesystems.
     pub usage: Arc<dyn UsageReader>,

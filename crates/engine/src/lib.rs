@@ -28,6 +28,7 @@ mod image_garbage_calls;
 mod lease_renewer;
 mod log_calls;
 mod node_duties;
+mod node_figures;
 mod node_reconciler;
 mod object_watches;
 mod observe;

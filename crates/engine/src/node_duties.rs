@@ -140,6 +140,7 @@ fn start_keepers(
         images,
         storage,
         volumes: ctx.volumes_in_use.subscribe(),
+        pressure: ctx.node_pressure.subscribe(),
     };
     let run = NodeReconciler::new(deps).run(events, stop.clone());
     ctx.essential_tasks.spawn_until("Node status updates", stop, run);

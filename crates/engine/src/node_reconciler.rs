@@ -60,6 +60,8 @@ pub(crate) struct NodeReconcilerDeps {
     pub storage: watch::Receiver<Option<String>>,
     /// Attached volumes that are in use. `None`: not known yet.
     pub volumes: watch::Receiver<Option<Vec<String>>>,
+    /// What the node is short of.
+    pub pressure: watch::Receiver<NodePressure>,
 }
 
 pub(crate) struct NodeReconciler {
@@ -124,6 +126,7 @@ impl NodeReconciler {
                 changed = deps.images.changed() => (changed, false),
                 Ok(()) = deps.storage.changed() => (Ok(()), false),
                 changed = deps.volumes.changed() => (changed, false),
+                changed = deps.pressure.changed() => (changed, false),
                 () = tokio::time::sleep_until(at) => return,
             };
             if changed.is_err() {
@@ -305,7 +308,7 @@ impl NodeReconciler {
             facts: &facts,
             runtime: &runtime,
             images: images.as_ref().map(|list| list.as_slice()),
-            pressure: NodePressure::default(),
+            pressure: *deps.pressure.borrow_and_update(),
             not_ready_reasons: &troubles,
             volumes_in_use: volumes.as_deref(),
         })

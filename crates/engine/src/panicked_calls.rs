@@ -1,14 +1,17 @@
 //! The outcome of a call that panicked: for each effect whose event is awaited, the event that reports the failure.
 
+use std::collections::BTreeMap;
+
 use decide::action::CallFailure;
 use decide::effect::ApiCall;
 use decide::event::{ApiCallResult, ApiFailure, ApiFailureKind, Event, RuntimeCheck};
 use decide::image_pull::PullKey;
 use model::disk_usage::PodDiskUsage;
+use model::eviction::FigureGroup;
 use model::log_rotation::LogCall;
 use model::observed::Scope;
 use model::volume::VolumeSetup;
-use model::{ContainerId, PodUid};
+use model::{ContainerId, Mono, PodUid};
 
 fn refused(message: String) -> CallFailure {
     CallFailure { unreachable: false, message }
@@ -71,6 +74,18 @@ pub(crate) fn measure_disk_usage(uid: PodUid) -> impl FnOnce(String) -> Option<E
 pub(crate) fn log(id: ContainerId, call: &LogCall) -> impl FnOnce(String) -> Option<Event> + use<> {
     let call = call.clone();
     move |message| Some(Event::LogCallEnded { id, result: call.failed(message) })
+}
+
+pub(crate) fn node_figures(group: FigureGroup, at: Mono) -> impl FnOnce(String) -> Option<Event> {
+    move |message| Some(Event::NodeFiguresRead { group, at, result: Err(message) })
+}
+
+pub(crate) fn memory_pressure(message: String) -> Option<Event> {
+    Some(Event::MemoryRunsShort { result: Err(message) })
+}
+
+pub(crate) fn pod_figures(call: u64) -> impl FnOnce(String) -> Option<Event> {
+    move |_| Some(Event::PodFiguresRead { call, pods: BTreeMap::new() })
 }
 
 pub(crate) fn api(call: &ApiCall) -> impl FnOnce(String) -> Option<Event> + use<> {

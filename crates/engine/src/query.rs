@@ -440,6 +440,7 @@ fn node(state: &NodeState, now: Now) -> NodeReport {
         selinux_volumes: selinux_counts(state, now),
         pod_certificates: certificate_counts(state, now),
         protected_memory: protected_memory(state),
+        signals: state.eviction.report(&state.config.eviction, now.mono),
         watches: Vec::new(),
     }
 }

@@ -55,6 +55,7 @@ pub(crate) fn prepare(
         images_changed: Arc::default(),
         csi,
         volumes_in_use: Arc::new(watch::Sender::new(None)),
+        node_pressure: Arc::default(),
         node_info_refresh_periods: Arc::default(),
         essential_tasks,
     };

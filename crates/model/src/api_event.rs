@@ -1,5 +1,7 @@
 //! Kubernetes Events as records, before anything is sent anywhere.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::csi::ClaimObject;
@@ -36,6 +38,9 @@ pub struct ApiEvent {
     pub message: String,
     /// The container that it is about; gives the `fieldPath`.
     pub container: Option<(ContainerKind, String)>,
+    /// Of the Event's object.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub annotations: BTreeMap<String, String>,
 }
 
 impl ApiEvent {
@@ -48,10 +53,14 @@ impl ApiEvent {
     /// Messages hold what runtimes, plugins and containers said: they are cut here, and nowhere else.
     fn new(kind: EventType, reason: &str, message: impl Into<String>) -> Self {
         let message = truncate_text(message, TextLimit::EventMessage);
-        Self { kind, reason: reason.into(), message, container: None }
+        Self { kind, reason: reason.into(), message, container: None, annotations: BTreeMap::new() }
     }
     pub fn for_container(mut self, kind: ContainerKind, name: &str) -> Self {
         self.container = Some((kind, name.into()));
+        self
+    }
+    pub fn with_annotations(mut self, annotations: impl IntoIterator<Item = (&'static str, String)>) -> Self {
+        self.annotations.extend(annotations.into_iter().map(|(name, value)| (name.to_owned(), value)));
         self
     }
     pub fn field_path(&self) -> Option<String> {

@@ -13,6 +13,7 @@ pub mod cri;
 pub mod csi;
 mod device_paths;
 pub mod disk_usage;
+pub mod eviction;
 pub mod files;
 pub mod grpc;
 pub mod hash;

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::allocatable::AllocatableConfig;
 use crate::cgroup::CgroupDriver;
 use crate::credentials::{CredentialPlugin, VerificationPolicy};
+use crate::eviction::EvictionConfig;
 use crate::image_garbage::ImageGarbageConfig;
 use crate::log_rotation::LogRotationConfig;
 pub use crate::node_object_config::{CapacityRules, NodeObjectConfig, ThresholdValue};
@@ -58,6 +59,9 @@ pub struct NodeConfig {
     /// `None`: logs of containers are not rotated.
     #[serde(default)]
     pub log_rotation: Option<LogRotationConfig>,
+    /// Eviction for the sake of the node.
+    #[serde(default)]
+    pub eviction: EvictionConfig,
     /// `None`: no image is ever removed.
     #[serde(default)]
     pub image_garbage: Option<ImageGarbageConfig>,
@@ -107,6 +111,7 @@ impl Default for NodeConfig {
             credential_plugins: Vec::new(),
             pull_verification: Some(VerificationPolicy::default()),
             log_rotation: None,
+            eviction: EvictionConfig::default(),
             image_garbage: None,
             max_dead_containers_per_container: 1,
             max_dead_containers: -1,

@@ -105,6 +105,9 @@ pub struct NodeReport {
     /// `None`: the gate MemoryQoS is off.
     #[serde(default)]
     pub protected_memory: Option<ProtectedMemoryReport>,
+    /// How far the node is from the thresholds of eviction.
+    #[serde(default)]
+    pub signals: Vec<SignalReport>,
     /// Of the API server's objects. Empty without a cluster.
     #[serde(default)]
     pub watches: Vec<WatchReport>,
@@ -118,6 +121,20 @@ pub struct ProtectedMemoryReport {
     pub min_bytes: u64,
     /// What burstable pods request.
     pub low_bytes: u64,
+}
+
+/// How far the node is from one threshold of eviction.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SignalReport {
+    /// Such as `memory.available`.
+    pub signal: String,
+    pub available: i64,
+    /// The node is short when less than this is available.
+    pub threshold: i64,
+    /// How long it must be short before a pod goes. Zero: not at all.
+    pub grace_secs: u64,
+    pub read_secs_ago: f64,
 }
 
 /// How many certificates of pods, of one signer, are in one state.

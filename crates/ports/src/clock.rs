@@ -57,6 +57,8 @@ pub trait EngineMetrics: Send + Sync {
     fn record_sleep_cut_short(&self);
     /// A watcher of the Pods API did not keep up, so it misses an event and its watch ends.
     fn record_watcher_cut(&self);
+    /// A pod is to be evicted on figures of this age. `signal`: what the node is short of.
+    fn eviction_figures_age(&self, signal: &str, age: Duration);
     /// A sweep ended: `pods` orphaned pods had volumes to clean up, `failed` of the clean-ups failed.
     fn record_sweep(&self, pods: usize, failed: usize);
     /// The pod is forgotten, and so are its metrics.

@@ -214,6 +214,7 @@ mod tests {
                 selinux_volumes: Vec::new(),
                 pod_certificates: Vec::new(),
                 protected_memory: None,
+                signals: Vec::new(),
                 watches: Vec::new(),
             };
             self.answer(report).await

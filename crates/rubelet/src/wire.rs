@@ -20,7 +20,7 @@ use host::logs::HostLogFiles;
 use host::panic_records::HostPanicRecords;
 use host::probe::{NetworkProber, PodProbeRecords};
 use host::quota::ProjectQuotas;
-use host::usage::HostUsage;
+use host::usage::{HostNodeSignals, HostUsage};
 use manifest::{ReferencePolicy, StaticPodRules};
 use model::cgroup::CgroupDriver;
 use model::credentials::VerificationPolicy;
@@ -44,6 +44,7 @@ use server::{
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+mod eviction;
 mod guard;
 mod node;
 
@@ -140,6 +141,7 @@ pub fn node_config(
             .then(|| verification_policy(config))
             .transpose()?,
         log_rotation: log_rotation(config)?,
+        eviction: eviction::eviction_config(config, flags.experimental_allocatable_ignore_eviction)?,
         image_garbage: Some(image_garbage(config)),
         max_dead_containers_per_container: flags.maximum_dead_containers_per_container,
         max_dead_containers: flags.maximum_dead_containers,
@@ -302,6 +304,7 @@ pub fn ports(
         check_cgroup_root(&layout, &node.cgroup_root)?;
     }
     let volume_news = HostVolumeNotices::default();
+    let node_signals = Arc::new(HostNodeSignals::new(&layout));
     let usage = HostUsage::new(layout.clone(), Arc::new(SystemClock)).with_quotas(quotas(node));
     Ok(Ports {
         usage: Arc::new(usage),
@@ -342,6 +345,7 @@ pub fn ports(
         }),
         volume_news: Arc::new(volume_news),
         log_files: Arc::new(HostLogFiles::new(&config.pod_logs_dir, Arc::new(SystemClock))),
+        node_signals,
         tracing: tracing.clone(),
         cluster: None,
     })

@@ -375,6 +375,9 @@ impl EngineMetrics for AgentMetrics {
     fn record_sleep_cut_short(&self) {
         self.sleep_cut_short();
     }
+    fn eviction_figures_age(&self, signal: &str, age: Duration) {
+        self.observe_eviction_figures_age(signal, age.as_secs_f64());
+    }
     fn record_watcher_cut(&self) {
         self.pod_watch_event_dropped();
     }

@@ -65,6 +65,7 @@ pub struct AgentMetrics {
     relist_duration: HistogramVec,
     relist_interval: HistogramVec,
     pod_relist_duration: HistogramVec,
+    eviction_figures_age: HistogramVec,
     last_relist: ArcSwapOption<Instant>,
     cgroup_duration: HistogramVec,
     hook_fallbacks: IntCounter,
@@ -180,6 +181,12 @@ impl AgentMetrics {
                 "kubelet_pleg_pod_relist_duration_seconds",
                 "How long it took to read one pod from the container runtime.",
                 &NO_LABELS,
+                default_buckets.clone(),
+            ),
+            eviction_figures_age: add.histograms(
+                "kubelet_eviction_stats_age_seconds",
+                "How old the figures were on which a pod was to be evicted.",
+                &["eviction_signal"],
                 default_buckets.clone(),
             ),
             last_relist: ArcSwapOption::empty(),
@@ -340,6 +347,10 @@ impl AgentMetrics {
     /// An observation of one pod has ended.
     pub fn observe_pod_relist(&self, seconds: f64) {
         self.pod_relist_duration.with_label_values(&NO_LABELS).observe(seconds);
+    }
+
+    pub(crate) fn observe_eviction_figures_age(&self, signal: &str, seconds: f64) {
+        self.eviction_figures_age.with_label_values(&[signal]).observe(seconds);
     }
 
     pub(crate) fn observe_cgroup(&self, operation: &str, seconds: f64) {

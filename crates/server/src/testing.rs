@@ -253,6 +253,7 @@ impl AgentView for FakeAgent {
             selinux_volumes: Vec::new(),
             pod_certificates: Vec::new(),
             protected_memory: None,
+            signals: Vec::new(),
             watches: Vec::new(),
         };
         self.respond(report).await

@@ -45,6 +45,8 @@ pub enum Profile {
     Logs,
     /// As `Faults`, with pods of the API that request more than the node has, some of them critical.
     Crowded,
+    /// Pods use more memory than there is.
+    Pressure,
     /// As `Faults`, with few pods and a small filesystem for images: those that nothing uses are removed.
     Images,
     /// Simple pods, one whose statuses the runtime always refuses, and agents that are killed (K8, K10).
@@ -59,7 +61,7 @@ pub enum Profile {
 }
 
 impl Profile {
-    pub const ALL: [Profile; 14] = [
+    pub const ALL: [Profile; 15] = [
         Profile::Calm,
         Profile::Faults,
         Profile::Short,
@@ -69,6 +71,7 @@ impl Profile {
         Profile::Certificates,
         Profile::Logs,
         Profile::Crowded,
+        Profile::Pressure,
         Profile::Images,
         Profile::Refused,
         Profile::Ghosts,
@@ -90,6 +93,7 @@ impl Profile {
             Profile::Certificates => "certificates",
             Profile::Logs => "logs",
             Profile::Crowded => "crowded",
+            Profile::Pressure => "pressure",
             Profile::Images => "images",
             Profile::Refused => "refused",
             Profile::Ghosts => "ghosts",
@@ -108,6 +112,7 @@ impl Profile {
             | Profile::Devices
             | Profile::Logs
             | Profile::Crowded
+            | Profile::Pressure
             | Profile::Images
             | Profile::Poisoned => 900 * SECOND,
             // A request that was lost before the agent saw it is given up after a quarter of an hour.

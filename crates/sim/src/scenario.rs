@@ -48,6 +48,7 @@ impl Scenario {
                 (workload, Faults::seeded(rng, during))
             }
             Profile::Crowded => (Workload::crowded(rng, during), Faults::seeded(rng, during)),
+            Profile::Pressure => (Workload::that_grows(rng), Faults::seeded(rng, during)),
             Profile::Images => {
                 let workload = Workload::seeded(rng, during, WorkloadSize::Small).with_image_garbage(rng);
                 (workload, Faults::seeded(rng, during))

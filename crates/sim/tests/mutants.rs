@@ -53,6 +53,16 @@ fn failures_that_are_hidden() {
 }
 
 #[test]
+fn figures_that_are_never_read_again() {
+    check(Mutant::ForgetsFigures, &["K8"]);
+}
+
+#[test]
+fn figures_that_are_taken_for_newer_than_they_are() {
+    check(Mutant::StampsFiguresLate, &["evictions"]);
+}
+
+#[test]
 fn logs_that_are_forgotten() {
     check(Mutant::ForgetsLogs, &["K8"]);
 }

@@ -47,6 +47,11 @@ fn logs() {
 }
 
 #[test]
+fn memory_that_runs_short() {
+    all_good(Profile::Pressure, 0..40);
+}
+
+#[test]
 fn images() {
     all_good(Profile::Images, 0..60);
 }

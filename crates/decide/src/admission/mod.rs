@@ -4,7 +4,7 @@
 //! affinity keeps away is refused after the Node object was read again. Both waits are in `pending`; what leads into and out
 //! of them is `step/admission.rs`.
 //!
-//! Eviction, devices and node shutdown join with their capabilities (see `docs/gaps.md`).
+//! Devices and node shutdown join with their capabilities (see `docs/gaps.md`).
 
 mod affinity;
 mod pending;
@@ -18,11 +18,13 @@ pub(crate) use predicates::{Shortage, amount_of};
 pub(crate) use preemption::{Candidate, choose_victims, may_preempt};
 pub use requested_by_others::{HostPort, RequestedByOthers, host_ports};
 
-use model::PodPhase;
-use model::k8s::Node;
+use model::eviction::NodePressure;
+use model::k8s::{Node, Taint};
 use model::node::{HostFacts, NodeConfig};
-use model::pod::{PodView, Source};
+use model::pod::{PodView, QosClass, Source};
+use model::{PodPhase, PodReason};
 
+use crate::resources::{is_critical, qos_class};
 use crate::runtime_health::RuntimeHealth;
 
 /// A refusal, as it is shown in the pod's status.
@@ -87,10 +89,13 @@ pub struct AdmissionInputs<'a> {
     pub runtime: &'a RuntimeHealth,
     /// Pods that already count on this node.
     pub others: &'a RequestedByOthers,
+    /// What the node is short of.
+    pub pressure: NodePressure,
 }
 
 pub(crate) fn admit(pod: &PodView, place: &AdmissionInputs<'_>) -> Result<(), AdmissionFailure> {
     let (config, facts) = (place.config, place.facts);
+    node_pressure(pod, place.pressure)?;
     crate::render::sysctls::admission(pod, &config.allowed_unsafe_sysctls, &facts.kernel_release)
         .map_err(|(reason, message)| AdmissionRejection::new(reason, message))?;
     operating_system(pod)?;
@@ -105,6 +110,31 @@ pub(crate) fn admit(pod: &PodView, place: &AdmissionInputs<'_>) -> Result<(), Ad
     resource_claims(pod)?;
     declared_features(pod, place)?;
     fits
+}
+
+/// A node that is short of something takes critical pods only. When it is short of memory alone, also pods that request
+/// some, and those that say that they can bear it.
+fn node_pressure(pod: &PodView, pressure: NodePressure) -> Result<(), AdmissionRejection> {
+    let conditions = pressure.conditions();
+    if conditions.is_empty() || is_critical(pod) {
+        return Ok(());
+    }
+    let memory_alone = NodePressure { memory: true, ..NodePressure::default() };
+    let bears_it =
+        || qos_class(pod) != QosClass::BestEffort || predicates::tolerates_taint(pod, &memory_pressure());
+    if pressure == memory_alone && bears_it() {
+        return Ok(());
+    }
+    let message = format!("The node had condition: [{}]. ", conditions.join(" "));
+    Err(AdmissionRejection::new(PodReason::Evicted.as_str(), message))
+}
+
+fn memory_pressure() -> Taint {
+    Taint {
+        key: "node.kubernetes.io/memory-pressure".into(),
+        effect: "NoSchedule".into(),
+        ..Taint::default()
+    }
 }
 
 /// A container that starts without the device which it was promised fails in ways that nobody can explain.

@@ -173,9 +173,13 @@ fn predicate_failures(pod: &PodView, place: &AdmissionInputs<'_>, terms: &NodeCo
 
 /// Whether none of the taints that drive pods away applies.
 fn tolerates(pod: &PodView, taints: &[Taint]) -> bool {
+    let mut driving = taints.iter().filter(|taint| taint.effect == "NoExecute");
+    driving.all(|taint| tolerates_taint(pod, taint))
+}
+
+pub(super) fn tolerates_taint(pod: &PodView, taint: &Taint) -> bool {
     let tolerations = pod.spec().tolerations.as_deref().unwrap_or_default();
-    let driving = taints.iter().filter(|taint| taint.effect == "NoExecute");
-    driving.into_iter().all(|taint| tolerations.iter().any(|toleration| matches_taint(toleration, taint)))
+    tolerations.iter().any(|toleration| matches_taint(toleration, taint))
 }
 
 fn matches_taint(toleration: &Toleration, taint: &Taint) -> bool {

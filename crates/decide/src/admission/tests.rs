@@ -15,6 +15,7 @@ struct World {
     node: Option<Node>,
     runtime: RuntimeHealth,
     others: Vec<PodView>,
+    pressure: NodePressure,
 }
 
 impl World {
@@ -30,7 +31,7 @@ impl World {
             ..HostFacts::default()
         };
         let runtime = RuntimeHealth { last_ok: Some(model::Mono::ZERO), ..RuntimeHealth::default() };
-        Self { config, facts, node: None, runtime, others: Vec::new() }
+        Self { config, facts, node: None, runtime, others: Vec::new(), pressure: NodePressure::default() }
     }
 
     fn with_other_pod(mut self, spec: Value) -> Self {
@@ -49,6 +50,7 @@ impl World {
             node: self.node.as_ref(),
             runtime: &self.runtime,
             others: &others,
+            pressure: self.pressure,
         };
         match admit(&view(pod, source), &place) {
             Ok(()) => "fine".into(),
@@ -293,4 +295,30 @@ fn features_of_the_node() {
     assert!(
         world.verdict(json!({ "spec": pod_level }), Source::Api).starts_with("PodLevelResourcesNotSupported")
     );
+}
+
+#[test]
+fn a_node_under_pressure_takes_what_it_can_bear() {
+    let mut world = World::new();
+    let of = |memory, disk| NodePressure { memory, disk, pid: false };
+    let tolerating = json!({
+        "containers": [{"name": "c"}],
+        "tolerations": [{"key": "node.kubernetes.io/memory-pressure", "operator": "Exists", "effect": "NoSchedule"}],
+    });
+    let best_effort = json!({"containers": [{"name": "c"}]});
+    let burstable = asks(json!({"memory": "1Mi"}));
+    let mut critical = best_effort.clone();
+    critical["priority"] = json!(2_000_000_000);
+    world.pressure = of(true, false);
+    world.check(best_effort.clone(), "Evicted: The node had condition: [MemoryPressure]. ");
+    world.check(burstable.clone(), "fine");
+    world.check(tolerating.clone(), "fine");
+    world.check(critical.clone(), "fine");
+    world.pressure = of(true, true);
+    let both = "Evicted: The node had condition: [MemoryPressure DiskPressure]. ";
+    for pod in [best_effort.clone(), burstable, tolerating] {
+        world.check(pod, both);
+    }
+    world.check(critical, "fine");
+    assert_eq!(world.verdict(json!({ "spec": best_effort }), Source::File), "fine");
 }

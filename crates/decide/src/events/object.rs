@@ -21,6 +21,7 @@ pub fn event_object(source: &EventSource, about: &EventSubject, event: &ApiEvent
             name: Some(event_name(&name, at)),
             // Nodes have no namespace; Events about them go to `default`, as upstream.
             namespace: Some(reference.namespace.clone().unwrap_or_else(|| "default".into())),
+            annotations: Some(event.annotations.clone()).filter(|annotations| !annotations.is_empty()),
             ..ObjectMeta::default()
         },
         involved_object: reference,

@@ -1,15 +1,8 @@
 //! The four conditions of a node, and the Events about their changes.
 
 use model::ApiEvent;
+use model::eviction::NodePressure;
 use model::k8s::{NodeCondition, Time};
-
-/// The resources that the node is short of.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct NodePressure {
-    pub memory: bool,
-    pub disk: bool,
-    pub pid: bool,
-}
 
 /// Reason and message of one state of a condition.
 struct ConditionText {

@@ -16,7 +16,6 @@ mod start;
 mod status;
 
 pub use addresses::{AddressError, UnusableAddress};
-pub use conditions::NodePressure;
 pub use object::{node_without_status, reconcile, require_platform_labels};
 pub use patch::patch;
 pub use report::{StatusReportSchedule, changed_for_pods, pod_cidrs, status_changed};
@@ -24,6 +23,7 @@ pub use runtime::RuntimeSnapshot;
 pub use start::events_at_start;
 pub use status::{NodeStatusInputs, NodeStatusOutcome, ReportedEvents, set_status};
 
+pub use model::eviction::NodePressure;
 pub use model::node::{CapacityRules, NodeObjectConfig, ThresholdValue};
 
 use model::Now;

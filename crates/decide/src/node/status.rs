@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use model::cri::Image;
+use model::eviction::NodePressure;
 use model::k8s::{
     ContainerImage, DaemonEndpoint, Node, NodeDaemonEndpoints, NodeFeatures, NodeRuntimeHandler,
     NodeRuntimeHandlerFeatures, NodeStatus, NodeSwapStatus, NodeSystemInfo, Quantity,
@@ -11,7 +12,7 @@ use model::k8s::{
 use model::node::{HostFacts, NodeObjectConfig};
 use model::{ApiEvent, Mono, Now};
 
-use super::conditions::{self, NodePressure};
+use super::conditions;
 use super::runtime::{self, RuntimeSnapshot};
 use super::{addresses, is_extended};
 use crate::resources::{Amounts, CPU, EPHEMERAL_STORAGE, HUGE_PAGES_PREFIX, MEMORY, capacity};

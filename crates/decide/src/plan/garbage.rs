@@ -15,6 +15,13 @@ pub(super) fn garbage_stages(inputs: &PlanInputs, plan: &mut PodPlan) -> Vec<Sta
         plan.wake(retry.at);
         return Vec::new();
     }
+    if nothing_is_kept(inputs) {
+        let observed = inputs.observed;
+        let containers = observed.containers.iter().map(remove).collect();
+        let sandboxes =
+            observed.sandboxes.iter().map(|s| Action::RemoveSandbox { id: s.id.clone() }).collect();
+        return vec![Stage::stop_on_failure(containers), Stage::stop_on_failure(sandboxes)];
+    }
     let beyond = dead_beyond_limits(
         inputs.observed,
         kept_per_container(inputs.config.max_dead_containers_per_container),
@@ -42,6 +49,13 @@ pub(super) fn garbage_stages(inputs: &PlanInputs, plan: &mut PodPlan) -> Vec<Sta
     let gone: Vec<&ContainerId> = removals.iter().filter_map(removed_id).collect();
     let sandboxes = dead_sandboxes(inputs, &gone);
     vec![Stage::continue_on_failure(removals), Stage::continue_on_failure(sandboxes)]
+}
+
+/// The node needs the room, and the pod has ended: what it said of its end is in its status.
+fn nothing_is_kept(inputs: &PlanInputs) -> bool {
+    let entry = inputs.entry;
+    let wanted = entry.ledger.reclaim_containers || entry.standing().eviction().is_some();
+    wanted && entry.lifecycle().is_terminated() && !inputs.observed.anything_running()
 }
 
 /// A negative limit keeps all. Zero keeps one, because only the newest dead instance shows that the container ran.

@@ -52,7 +52,7 @@ pub fn plan(inputs: &PlanInputs) -> PodPlan {
     let cause = match (taking_away(inputs, &stages), rejected) {
         (Some(volumes), None) => Cause::ReleasingVolumes { volumes },
         (_, _) if going => Cause::Releasing,
-        (_, Some(FailureReason { reason, message })) => {
+        (_, Some(FailureReason { reason, message, .. })) => {
             Cause::Rejected { reason: reason.clone(), message: message.clone() }
         }
         (None, None) => Cause::Finished { phase },

@@ -229,7 +229,7 @@ mod tests {
     }
 
     fn why() -> FailureReason {
-        FailureReason { reason: "a".into(), message: "b".into() }
+        FailureReason::new("a", "b")
     }
 
     #[derive(Clone, Debug)]

@@ -78,6 +78,18 @@ enum Verdict {
 pub struct FailureReason {
     pub reason: String,
     pub message: String,
+    /// The pod ends for the sake of others: the message of its condition `DisruptionTarget`.
+    pub disruption: Option<String>,
+}
+
+impl FailureReason {
+    pub fn new(reason: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { reason: reason.into(), message: message.into(), disruption: None }
+    }
+
+    pub fn with_disruption(self, message: impl Into<String>) -> Self {
+        Self { disruption: Some(message.into()), ..self }
+    }
 }
 
 /// Why a pod has to end.
@@ -328,7 +340,7 @@ mod tests {
     const NOW: Mono = Mono::ZERO;
 
     fn why(reason: &str) -> FailureReason {
-        FailureReason { reason: reason.into(), message: String::new() }
+        FailureReason::new(reason, "")
     }
 
     fn record() -> SetAside {

@@ -7,7 +7,7 @@ use super::{StatusInputs, observed_generation, state};
 use crate::allocation;
 use crate::restart::{self, ALL_CONTAINERS_RESTARTING};
 use crate::sandbox::sandbox_change;
-use model::{PodPhase, PodReason};
+use model::PodPhase;
 
 const POD_SCHEDULED: &str = "PodScheduled";
 pub const READY: &str = "Ready";
@@ -18,8 +18,7 @@ pub(crate) const RESIZE_PENDING: &str = "PodResizePending";
 pub const READY_TO_START: &str = "PodReadyToStartContainers";
 /// Set by any component that disrupts the pod, including this agent.
 pub const DISRUPTION_TARGET: &str = "DisruptionTarget";
-
-const PREEMPTED: &str = "Pod was preempted by Kubelet to accommodate a critical pod.";
+const TERMINATION_BY_KUBELET: &str = "TerminationByKubelet";
 
 const OWNED: [&str; 8] = [
     POD_SCHEDULED,
@@ -53,8 +52,13 @@ pub fn conditions(
     let old = inputs.previous();
     let all: Vec<&ContainerStatus> = regular.iter().chain(init).collect();
     let mut list = foreign(inputs.api(), old);
-    if phase == PodPhase::Failed {
-        list = with_disruption(inputs, list);
+    if let Some(message) = inputs.disruption
+        && find(&list, DISRUPTION_TARGET).is_none_or(|known| known.status != "True")
+    {
+        list.retain(|known| known.type_ != DISRUPTION_TARGET);
+        let mut disruption = condition(DISRUPTION_TARGET, true, TERMINATION_BY_KUBELET, message);
+        disruption.observed_generation = observed_generation(pod);
+        list.push(disruption);
     }
 
     let sandbox_stays = !sandbox_change(pod, inputs.observed).needed;
@@ -92,17 +96,6 @@ fn foreign(api: Option<&PodStatus>, old: Option<&PodStatus>) -> Vec<PodCondition
             Some(present) => *present = disruption,
             None => list.push(disruption),
         }
-    }
-    list
-}
-
-/// With the condition that tells controllers of a preemption.
-fn with_disruption(inputs: &StatusInputs<'_>, mut list: Vec<PodCondition>) -> Vec<PodCondition> {
-    if inputs.eviction.is_some_and(|(reason, _)| reason == PodReason::Preempting.as_str()) {
-        let mut disruption = condition(DISRUPTION_TARGET, true, "TerminationByKubelet", PREEMPTED);
-        disruption.observed_generation = observed_generation(inputs.pod);
-        list.retain(|condition| condition.type_ != DISRUPTION_TARGET);
-        list.push(disruption);
     }
     list
 }

@@ -89,6 +89,8 @@ pub struct StatusInputs<'a> {
     pub probes: &'a BTreeMap<String, ProbeReport>,
     /// Reason and message of a pod that the node could not keep.
     pub eviction: Option<(&'a str, &'a str)>,
+    /// The message of the condition `DisruptionTarget` of such a pod.
+    pub disruption: Option<&'a str>,
     /// Everything of the pod has stopped for good.
     pub terminal: bool,
     /// What stands before `://` in container IDs.

@@ -189,6 +189,7 @@ impl Scene {
             must_restart: &self.must_restart,
             probes: &self.probes,
             eviction: None,
+            disruption: None,
             terminal: self.terminal,
             runtime_name: "containerd",
             recursive_read_only: self.recursive_read_only,

@@ -29,6 +29,8 @@ use crate::effect::{Effect, LogLevel};
 use crate::state::{AdmissionWait, FailureReason, NodeState, PodEntry};
 
 const PREEMPTED: &str = "Preempted in order to admit critical pod";
+/// The message of the condition `DisruptionTarget`.
+const DISRUPTED: &str = "Pod was preempted by Kubelet to accommodate a critical pod.";
 /// So many of the pods that a critical pod waits for are named.
 const NAMED: usize = 16;
 
@@ -102,6 +104,7 @@ fn verdict(state: &NodeState, pod: &PodView) -> Result<(), AdmissionFailure> {
         node: state.node.as_deref(),
         runtime: &state.runtime,
         others,
+        pressure: state.eviction.pressure(),
     };
     admission::admit(pod, &place)
 }
@@ -189,7 +192,7 @@ fn make_room(state: &mut NodeState, cx: &mut Context, uid: &PodUid, shortages: V
         *state.counters.preemptions.entry(first.clone()).or_default() += 1;
         let reason = PodReason::Preempting.as_str();
         cx.record(state, &victim, ApiEvent::warning(reason, PREEMPTED));
-        let why = FailureReason { reason: reason.into(), message: PREEMPTED.into() };
+        let why = FailureReason::new(reason, PREEMPTED).with_disruption(DISRUPTED);
         pods::evict(state, cx, &victim, why, None);
     }
     if !state.admissions.room.contains(uid) {

@@ -76,5 +76,5 @@ pub(super) fn measured(
     let message = outgrown.message;
     let reason = PodReason::Evicted.as_str();
     cx.record(state, uid, ApiEvent::warning(reason, message.clone()));
-    pods::evict(state, cx, uid, FailureReason { reason: reason.into(), message }, Some(GRACE_SECS));
+    pods::evict(state, cx, uid, FailureReason::new(reason, message), Some(GRACE_SECS));
 }

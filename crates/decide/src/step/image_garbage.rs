@@ -18,7 +18,6 @@ const HANDLER_GATE: &str = "RuntimeClassInImageCriAPI";
 
 /// Removes all unused, unpinned images that have the minimum age: something else needs their space. While that is going
 /// on, `state.image_garbage.reclaim_running()` is true; [`run_ended`] is called when it has ended.
-#[cfg_attr(not(test), expect(dead_code, reason = "eviction asks for it"))]
 pub(super) fn reclaim_all(state: &mut NodeState, cx: &mut Context) {
     state.image_garbage.request_reclaim();
     if !begin(state, cx) && !state.image_garbage.is_running() {

@@ -10,6 +10,7 @@ mod certificates;
 mod confirm;
 mod csi;
 mod disk_limits;
+mod eviction;
 mod expansion;
 mod image_garbage;
 mod images;
@@ -117,13 +118,18 @@ pub fn step(state: &mut NodeState, now: Now, event: Event) -> Vec<Effect> {
         Event::PodArtifactsListed(seen) => sweep::leftovers(state, &mut cx, seen),
         Event::SweepEnded { problems } => sweep::swept(state, &mut cx, problems),
         Event::Evict { uid, reason, message, grace_secs } => {
-            pods::evict(state, &mut cx, &uid, FailureReason { reason, message }, grace_secs);
+            pods::evict(state, &mut cx, &uid, FailureReason::new(reason, message), grace_secs);
         }
         Event::VolumeNotice { uid, news } => volumes::tell(state, &mut cx, &uid, &news),
         Event::VolumeUpdated { uid, volume, result } => {
             volumes::updated(state, &mut cx, &uid, &volume, result);
         }
         Event::DiskMeasured { uid, result } => disk_limits::measured(state, &mut cx, &uid, result),
+        Event::NodeFiguresRead { group, at, result } => {
+            eviction::figures_read(state, &mut cx, group, at, result);
+        }
+        Event::MemoryRunsShort { result } => eviction::memory_runs_short(state, &mut cx, result),
+        Event::PodFiguresRead { call, pods } => eviction::pods_measured(state, &mut cx, call, &pods),
         Event::LogCallEnded { id, result } => log_rotation::call_ended(state, &mut cx, &id, result),
         Event::FactsChanged(facts) => {
             node_cgroups::facts_changed(state, &facts);
@@ -157,6 +163,7 @@ pub fn step(state: &mut NodeState, now: Now, event: Event) -> Vec<Effect> {
         api::sync_mirror(state, &mut cx, &full_name);
     }
     state.pod_in_step = None;
+    eviction::follow(state, &mut cx);
     cx.effects
 }
 
@@ -225,6 +232,7 @@ fn started(state: &mut NodeState, cx: &mut Context) {
     observation_requests::check_runtime(state, cx);
     observation_requests::request_full_observation(state, cx);
     user_ids::schedule_reading(state, cx);
+    eviction::start(state, cx);
 }
 
 fn timer(state: &mut NodeState, cx: &mut Context, key: TimerKey) {
@@ -247,6 +255,9 @@ fn timer(state: &mut NodeState, cx: &mut Context, key: TimerKey) {
         TimerKey::ObserveStart(uid) => starts::observe_again(state, cx, &uid),
         TimerKey::ConfirmObservations => confirm::due(state, cx),
         TimerKey::MeasureDisk(uid) => disk_limits::measure_again(state, cx, &uid),
+        TimerKey::NodeFigures(group) => eviction::reading_due(state, cx, group),
+        TimerKey::NodePressure => eviction::look(state, cx),
+        TimerKey::EvictionStep => eviction::step_overdue(state, cx),
         TimerKey::MeasureLog(id) => log_rotation::timer_fired(state, cx, &id),
         TimerKey::ImageGarbage => image_garbage::timer_fired(state, cx),
         TimerKey::RetryStatusPatch(uid) => api::publish_retry_due(state, cx, &uid),

@@ -287,7 +287,7 @@ pub(super) fn reject(state: &mut NodeState, cx: &mut Context, uid: &PodUid, refu
     cx.record(state, uid, ApiEvent::warning(&refusal.reason, refusal.message.clone()));
     cx.log(LogLevel::Warn, Some(uid), format!("pod was rejected: {}: {}", refusal.reason, refusal.message));
     let AdmissionRejection { reason, message } = refusal;
-    let rejected = EndReason::Rejected(FailureReason { reason, message });
+    let rejected = EndReason::Rejected(FailureReason::new(reason, message));
     terminate(state, cx, uid, rejected, MINIMUM_GRACE_SECS);
 }
 

@@ -182,7 +182,7 @@ fn refresh_status(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
     let must_restart = if entry.lifecycle().may_start() { &entry.ledger.must_restart } else { &none };
     let old = entry.status.clone().or_else(|| api::shown_status(state, entry));
     let derived = match entry.standing().rejection() {
-        Some(FailureReason { reason, message }) => status::rejected(entry.view(), qos, reason, message),
+        Some(FailureReason { reason, message, .. }) => status::rejected(entry.view(), qos, reason, message),
         None => {
             let inputs = status::StatusInputs {
                 pod: &view,
@@ -191,6 +191,7 @@ fn refresh_status(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
                 failures: &entry.ledger.start_failures,
                 must_restart,
                 eviction: entry.standing().eviction().map(|why| (&*why.reason, &*why.message)),
+                disruption: entry.standing().eviction().and_then(|why| why.disruption.as_deref()),
                 terminal: entry.lifecycle().is_terminated(),
                 probes: &entry.probes.reports(entry.view()),
                 runtime_name: &state.runtime.name,

@@ -21,6 +21,7 @@ struct Bench {
     stop: tokio_util::sync::DropGuard,
     storage: watch::Sender<Option<String>>,
     volumes: watch::Sender<Option<Vec<String>>>,
+    pressure: watch::Sender<NodePressure>,
 }
 
 fn facts() -> HostFacts {
@@ -62,6 +63,7 @@ impl Bench {
         let runtime = watch::Sender::new(runtime(&clock));
         let images = watch::Sender::new(ImageList::default());
         let (storage, volumes) = (watch::Sender::new(None), watch::Sender::new(None));
+        let pressure = watch::Sender::new(NodePressure::default());
         let (outbox, inbox) = tokio::sync::mpsc::unbounded_channel();
         let (node_now, node) = watch::channel(WatchedNode::default());
         let (cidrs_now, cidrs) = watch::channel(None);
@@ -78,6 +80,7 @@ impl Bench {
             images: images.subscribe(),
             storage: storage.subscribe(),
             volumes: volumes.subscribe(),
+            pressure: pressure.subscribe(),
         };
         tokio::spawn(NodeReconciler::new(deps).run(Vec::new(), stop.clone()));
         Self {
@@ -89,6 +92,7 @@ impl Bench {
             images,
             storage,
             volumes,
+            pressure,
             inbox,
             cidrs,
             stop: stop.drop_guard(),
@@ -355,4 +359,23 @@ async fn storage_holds_readiness_back_and_volumes_in_use_are_told_at_once() {
     bench.volumes.send_replace(Some(Vec::new()));
     soon().await;
     assert_eq!(told(&bench).unwrap_or_default(), Vec::<String>::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn pressure_is_told_at_once() {
+    let bench = Bench::ready();
+    soon().await;
+    let told = |bench: &Bench| {
+        let conditions =
+            bench.api.node().and_then(|node| node.status.clone()?.conditions).unwrap_or_default();
+        let holds = conditions.into_iter().filter(|one| one.status == "True" && one.type_ != "Ready");
+        holds.map(|one| one.reason.unwrap_or_default()).collect::<Vec<_>>()
+    };
+    assert_eq!(told(&bench), [""; 0]);
+    bench.pressure.send_replace(NodePressure { memory: true, disk: true, pid: false });
+    soon().await;
+    assert_eq!(told(&bench), ["KubeletHasInsufficientMemory", "KubeletHasDiskPressure"]);
+    bench.pressure.send_replace(NodePressure::default());
+    soon().await;
+    assert_eq!(told(&bench), [""; 0]);
 }

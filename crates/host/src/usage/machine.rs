@@ -94,7 +94,7 @@ fn boot(stat: &str) -> Option<Wall> {
 }
 
 /// The total of the fourth field.
-fn processes(loadavg: &str) -> Option<u64> {
+pub(super) fn processes(loadavg: &str) -> Option<u64> {
     loadavg.split_whitespace().nth(3)?.split_once('/')?.1.parse().ok()
 }
 

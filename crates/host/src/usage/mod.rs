@@ -3,6 +3,8 @@
 mod cgroup_mounts;
 mod files;
 mod machine;
+mod memory_notices;
+mod node_signals;
 mod path_queries;
 mod pressure;
 mod processes;
@@ -32,6 +34,7 @@ use crate::quota::ProjectQuotas;
 use cgroup_mounts::CgroupMounts;
 use files::KernelFileReader;
 pub(crate) use machine::interfaces;
+pub use node_signals::HostNodeSignals;
 use path_queries::PathQueries;
 pub(crate) use walk::count;
 

@@ -40,7 +40,10 @@ pub async fn run(
             let node = client.node().await?;
             match format {
                 Format::Json => print_json(out, &node),
-                _ => print(out, &(node_table(&node) + &watch_table(&node, format == Format::Wide))),
+                _ => print(
+                    out,
+                    &(node_table(&node) + &signal_table(&node) + &watch_table(&node, format == Format::Wide)),
+                ),
             }
         }
         [] => Err(UsageError::Arguments("missing argument: pods or node".into()).into()),
@@ -131,6 +134,25 @@ fn node_table(node: &NodeReport) -> String {
     table(&[heading.iter().map(ToString::to_string).collect(), row])
 }
 
+/// How far the node is from the thresholds of eviction.
+fn signal_table(node: &NodeReport) -> String {
+    let mut rows =
+        vec![["SIGNAL", "AVAILABLE", "THRESHOLD", "GRACE", "SHORT", "READ"].map(str::to_owned).to_vec()];
+    for signal in &node.signals {
+        let read = Duration::try_from_secs_f64(signal.read_secs_ago).unwrap_or_default();
+        let short = if signal.available < signal.threshold { "yes" } else { "no" };
+        rows.push(vec![
+            one_line(&signal.signal),
+            signal.available.to_string(),
+            signal.threshold.to_string(),
+            age_of(Duration::from_secs(signal.grace_secs)),
+            short.to_owned(),
+            age_of(read) + " ago",
+        ]);
+    }
+    if rows.len() == 1 { String::new() } else { format!("\n{}", table(&rows)) }
+}
+
 /// Watches of the API server's objects: of a set always, of single objects where something is wrong or all are wanted.
 fn watch_table(node: &NodeReport, all: bool) -> String {
     let is_shown = |watch: &&WatchReport| {
@@ -149,7 +171,7 @@ fn watch_table(node: &NodeReport, all: bool) -> String {
 mod tests {
     use super::*;
     use crate::commands::find::tests::pod;
-    use model::report::ContainerView;
+    use model::report::{ContainerView, SignalReport};
 
     const SECOND: i64 = 1_000_000_000;
 
@@ -210,6 +232,7 @@ kube-system   etcd-vm   0/0     Pending            0          <unknown>   <none>
             selinux_volumes: Vec::new(),
             pod_certificates: Vec::new(),
             protected_memory: None,
+            signals: Vec::new(),
             watches: vec![
                 WatchReport { resource: "pods".into(), last_word_secs: 61.2, ..WatchReport::default() },
                 WatchReport {
@@ -232,6 +255,20 @@ NAME   RUNTIME             READY   NETWORK   SOURCES   PODS   RUNNING   CONTAINE
 vm     containerd 1.6.20   yes     no        yes       3      2         1 exited, 4 running   cni plugin not initialized
 ";
         assert_eq!(node_table(&node), expect);
+        assert_eq!(signal_table(&node), "");
+        let short = SignalReport {
+            signal: "memory.available".into(),
+            available: 5,
+            threshold: 10,
+            grace_secs: 90,
+            read_secs_ago: 2.5,
+        };
+        let node = NodeReport { signals: vec![short], ..node };
+        let expect = "
+SIGNAL             AVAILABLE   THRESHOLD   GRACE   SHORT   READ
+memory.available   5           10          90s     yes     2s ago
+";
+        assert_eq!(signal_table(&node), expect);
         let expect = "
 WATCH         LAST EVENT   PROBLEM            UNREADABLE
 pods          61s ago

@@ -87,6 +87,7 @@ impl AgentView for FakeAgent {
             selinux_volumes: Vec::new(),
             pod_certificates: Vec::new(),
             protected_memory: None,
+            signals: Vec::new(),
             watches: Vec::new(),
         })
     }

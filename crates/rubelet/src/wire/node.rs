@@ -105,7 +105,7 @@ fn capacity_rules(
 }
 
 /// A threshold of nothing, or of everything, is none.
-fn threshold_value(signal: &str, text: &str) -> anyhow::Result<Option<ThresholdValue>> {
+pub(super) fn threshold_value(signal: &str, text: &str) -> anyhow::Result<Option<ThresholdValue>> {
     let Some(percent) = text.strip_suffix('%') else {
         let _: model::quantity::Quantity = text.parse().with_context(|| format!("evictionHard: {signal}"))?;
         return Ok(Some(ThresholdValue::Amount(Quantity(text.to_owned()))));

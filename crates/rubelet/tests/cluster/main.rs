@@ -11,6 +11,7 @@ mod api_pods;
 mod debug_containers;
 mod identity;
 mod node_events;
+mod node_pressure;
 mod pod_certificates;
 mod preemption;
 mod pull_secrets;

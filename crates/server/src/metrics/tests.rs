@@ -138,6 +138,7 @@ fn figures() -> AgentSnapshot {
             state: "fresh".into(),
             count: 2,
         }],
+        signals: Vec::new(),
         watches: vec![WatchReport { resource: "services".into(), last_word_secs: 7.0, ..Default::default() }],
     };
     let pod = |source: &str, lifecycle: &str| PodReport {
@@ -178,6 +179,7 @@ pub(super) fn fed() -> Arc<AgentMetrics> {
     metrics.observe_relist(0.01);
     metrics.observe_relist(0.01);
     metrics.observe_pod_relist(0.01);
+    metrics.observe_eviction_figures_age("memory.available", 0.01);
     metrics.observe_cgroup("create", 0.01);
     metrics.observe_volume("kubernetes.io/empty-dir", true, 0.01);
     metrics.observe_volume("kubernetes.io/secret", false, 0.01);
@@ -200,6 +202,7 @@ fn the_text_is_well_formed_and_has_the_kubelets_names_types_and_labels() {
         ("kubelet_cgroup_version", "gauge", ""),
         ("kubelet_container_log_filesystem_used_bytes", "gauge", "container,namespace,pod,uid"),
         ("kubelet_desired_pods", "gauge", "static"),
+        ("kubelet_eviction_stats_age_seconds", "histogram", "eviction_signal"),
         ("kubelet_evictions", "counter", "eviction_signal"),
         ("kubelet_http_inflight_requests", "gauge", "long_running,method,path,server_type"),
         ("kubelet_http_requests_duration_seconds", "histogram", "long_running,method,path,server_type"),

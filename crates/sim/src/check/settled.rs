@@ -14,7 +14,7 @@ use model::{PodUid, Wall};
 use crate::drive::cluster::is_mirror;
 use crate::time::{Nanos, SECOND};
 use crate::workload::{CONTENT, NEW_LABEL, is_rejected, is_unmountable, objects_of};
-use crate::world::{Lifetime, RESTART_ALL_EXIT_CODE, VERSION, World, claims_of, signers_of};
+use crate::world::{Lifetime, NODE_MEMORY, RESTART_ALL_EXIT_CODE, VERSION, World, claims_of, signers_of};
 
 /// Why the node has not reached that state, if so.
 pub fn unsettled<'a>(
@@ -48,8 +48,23 @@ pub fn unsettled<'a>(
     }
     large_log(world, state)
         .or_else(|| super::cgroups::wrong_class_values(world, state))
+        .or_else(|| pressure(world, state))
         .or_else(|| mirrors(state, sources))
 }
+
+/// Pressure is reported as long as memory is short, and not much longer.
+fn pressure(world: &World, state: &NodeState) -> Option<String> {
+    if state.config.eviction.thresholds.is_empty() {
+        return None;
+    }
+    let left = NODE_MEMORY.saturating_sub(world.memory_used());
+    let short = left < SHORT_OF_MEMORY;
+    let told = state.eviction.pressure().memory;
+    (short != told).then(|| format!("{left} bytes of memory are left, and MemoryPressure is {told}"))
+}
+
+/// The threshold of [`crate::workload::memory_threshold`].
+const SHORT_OF_MEMORY: u64 = 200 << 20;
 
 /// How late a full log may be noticed: the longest pause between two measurements, and slow calls.
 const LOG_SLACK: Nanos = 5 * SECOND;

@@ -64,6 +64,7 @@ fn may_repeat(event: &Event) -> bool {
 impl Simulation {
     pub(super) fn start_agent(&mut self) {
         self.generation += 1;
+        self.last_eviction = Default::default();
         let generation = self.generation;
         self.log.note(self.world.now, || format!("agent {generation} starts"));
         let start = Start {
@@ -242,6 +243,9 @@ impl Simulation {
     pub(super) fn set_timer(&mut self, key: TimerKey, at: Option<Mono>) {
         let Some(agent) = &mut self.agent else { return };
         if self.mutant == Mutant::ForgetsLogs && matches!(key, TimerKey::MeasureLog(_)) {
+            return;
+        }
+        if self.mutant == Mutant::ForgetsFigures && matches!(key, TimerKey::NodeFigures(_)) {
             return;
         }
         if self.mutant == Mutant::DropsTimers {

@@ -10,6 +10,7 @@ use decide::{Epoch, Event};
 use model::cgroup::CgroupName;
 use model::cluster::{ObjectKey, ObjectState, PodTokenRequest, Token};
 use model::cri::{RuntimeCondition, RuntimeHandler, RuntimeStatus};
+use model::eviction::PodToMeasure;
 use model::k8s::{Node, Pod};
 use model::log_rotation::LogCall;
 use model::pod_certificate::{CertificateSource, CertificateWanted};
@@ -19,6 +20,7 @@ use model::volume::VolumeSetup;
 use model::{ContainerId, PodUid};
 
 use super::executor::content_of;
+use super::node_figures::TakenFigures;
 use super::{SimEvent, Simulation};
 use crate::time::{MILLI, SECOND};
 use crate::workload::{
@@ -58,6 +60,11 @@ pub enum BackgroundCall {
     },
     ListPodArtifacts,
     ReadUserIds,
+    NodeFigures(TakenFigures),
+    PodFigures {
+        call: u64,
+        pods: Vec<PodToMeasure>,
+    },
     Log {
         id: ContainerId,
         call: LogCall,
@@ -187,6 +194,13 @@ impl Simulation {
                 let ids = ids.map(|(uid, ids)| (uid.clone(), Some(ids.clone()))).collect();
                 Event::UserIdsRead { ids, unlisted: false }
             }
+            BackgroundCall::NodeFigures(figures) => {
+                if generation != self.generation {
+                    return;
+                }
+                self.node_figures_arrive(figures)
+            }
+            BackgroundCall::PodFigures { call, pods } => self.pod_figures(call, pods),
             BackgroundCall::Log { id, call } => self.log_call_ended(id, &call),
             BackgroundCall::ListPodArtifacts => Event::PodArtifactsListed(self.leftovers()),
             BackgroundCall::Sweep(piece) => {

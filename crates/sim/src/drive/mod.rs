@@ -10,6 +10,7 @@ mod false_readings;
 mod images;
 mod logs;
 mod mutants;
+mod node_figures;
 mod reading;
 pub(crate) mod scheduled_faults;
 mod signer;
@@ -123,6 +124,7 @@ pub struct Simulation {
     stopping: BTreeMap<ContainerId, Vec<CallId>>,
     readings: BTreeMap<u64, ReadingJob>,
     numbers: u64,
+    last_eviction: node_figures::LastEviction,
 }
 
 impl Simulation {
@@ -161,6 +163,7 @@ impl Simulation {
             stopping: BTreeMap::new(),
             readings: BTreeMap::new(),
             numbers: 0,
+            last_eviction: Default::default(),
         };
         for (number, (at, task)) in tasks.into_iter().enumerate() {
             sim.tasks.push(Some(task));
@@ -350,14 +353,23 @@ impl Simulation {
             Effect::CancelVolumeCall { id } => self.cancel_volume_call(id),
             Effect::AnswerVolumeRequest { request, result } => self.volume_answered(request, result),
             Effect::CallLog { id, call, .. } => self.call_log(id, call),
+            Effect::ReadNodeFigures { group } => {
+                self.read_node_figures(group);
+            }
+            Effect::MeasurePods { call, kind: _, pods } => {
+                self.schedule_background_call(BackgroundCall::PodFigures { call, pods });
+            }
+            // This kernel gives no notices.
+            Effect::AwaitMemoryPressure { .. } => {}
+            Effect::ReportNodePressure { .. } | Effect::RecordFiguresAge { .. } => {}
+            Effect::RecordEvent { uid, event, .. } => self.event_recorded(&uid, &event),
             // The pods have no limits of local storage, so no disk usage is measured.
             Effect::MeasureDisk { .. } => {}
             // No credential plugins are configured in the simulated world.
             Effect::AskCredentialPlugins { .. } | Effect::RecordImageAccess { .. } => {}
             // Nobody watches the pods.
             Effect::PodChanged { .. } => {}
-            Effect::RecordEvent { .. }
-            | Effect::RecordClaimEvent { .. }
+            Effect::RecordClaimEvent { .. }
             | Effect::RecordNodeEvent { .. }
             | Effect::SetDriverUpdatePeriods { .. }
             | Effect::RefreshDriverNodeInfo { .. }

@@ -43,6 +43,10 @@ pub enum Mutant {
     ForgetsLogs,
     /// Writes the cgroups above pods when they are made, and never again.
     LosesCgroupNews,
+    /// Never reads the node's figures again.
+    ForgetsFigures,
+    /// The node's figures have the time of their arrival instead of that of their reading.
+    StampsFiguresLate,
     /// Delivers an object's first state, and never its changes.
     LosesObjectNews,
     /// Never delivers the outcome of certificate requests.
@@ -124,7 +128,7 @@ pub enum Mutant {
 }
 
 impl Mutant {
-    pub const DRIVER: [Mutant; 19] = [
+    pub const DRIVER: [Mutant; 21] = [
         Mutant::LateReadingTimes,
         Mutant::DropsPlanEnded,
         Mutant::IgnoresCancel,
@@ -133,6 +137,8 @@ impl Mutant {
         Mutant::DropsTimers,
         Mutant::ForgetsLogs,
         Mutant::LosesCgroupNews,
+        Mutant::ForgetsFigures,
+        Mutant::StampsFiguresLate,
         Mutant::LosesObjectNews,
         Mutant::LosesCertificateNews,
         Mutant::BlocksAllReadings,
@@ -183,6 +189,7 @@ impl Mutant {
             Mutant::ForgetsRemovals => Profile::Ghosts,
             Mutant::ForgetsLogs => Profile::Logs,
             Mutant::OverlooksRequests | Mutant::MisreadsPriorities => Profile::Crowded,
+            Mutant::ForgetsFigures | Mutant::StampsFiguresLate => Profile::Pressure,
             Mutant::OverlooksImageUsers | Mutant::BelievesOutdatedImages => Profile::Images,
             Mutant::LosesCertificateNews | Mutant::MixesKeys => Profile::Certificates,
             Mutant::LeavesMaps => Profile::Devices,

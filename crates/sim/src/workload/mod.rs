@@ -14,10 +14,11 @@ use std::time::Duration;
 use decide::objects::CERTIFICATES_GATE;
 use model::PodUid;
 use model::allocatable::AllocatableConfig;
+use model::eviction::{EvictionConfig, EvictionSignal, EvictionThreshold};
 use model::image_garbage::ImageGarbageConfig;
 use model::k8s::{Pod, Quantity};
 use model::log_rotation::LogRotationConfig;
-use model::node::{CapacityRules, HostFacts, NodeConfig, NodeObjectConfig};
+use model::node::{CapacityRules, HostFacts, NodeConfig, NodeObjectConfig, ThresholdValue};
 use model::pod::Source;
 use model::runtime_class::{RuntimeClass, RuntimeClasses};
 
@@ -218,6 +219,29 @@ impl Workload {
         self
     }
 
+    /// Pods that use more and more memory; one of them is critical.
+    pub fn that_grows(rng: &mut Rng) -> Self {
+        let mut made = Self::plain(rng, 0);
+        made.config.sources = vec![Source::Api];
+        made.config.eviction = EvictionConfig {
+            thresholds: vec![memory_threshold()],
+            max_pod_grace_secs: 0,
+            pressure_transition: std::time::Duration::from_secs(30),
+        };
+        for number in 0..rng.between(3, 8) {
+            let template = SimulatedPod::plain(&format!("p{number}"), &format!("p{number}-1"));
+            let mut task = template.put(Source::Api);
+            if let Task::Put { pod, .. } = &mut task
+                && let Some(spec) = &mut Arc::make_mut(pod).spec
+                && number == 0
+            {
+                spec.priority = Some(2_000_000_000);
+            }
+            made.tasks.push((SECOND + number * MILLI, task));
+        }
+        made
+    }
+
     /// The filesystem of the images has room for some of them, and they are removed when they are seconds old. One is
     /// pinned, and two names stand for the same image.
     pub fn with_image_garbage(mut self, rng: &mut Rng) -> Self {
@@ -243,6 +267,16 @@ impl Workload {
             self.tasks.push((rng.between(from, to), template.put(self.config.sources[0])));
         }
         self
+    }
+}
+
+/// The only threshold of [`Workload::that_grows`].
+pub fn memory_threshold() -> EvictionThreshold {
+    EvictionThreshold {
+        signal: EvictionSignal::MemoryAvailable,
+        value: ThresholdValue::Amount(model::k8s::Quantity("200Mi".into())),
+        grace: std::time::Duration::ZERO,
+        minimum_reclaim: None,
     }
 }
 

@@ -10,6 +10,7 @@ use futures::stream::BoxStream;
 use model::cgroup::{CgroupDriver, CgroupName, CgroupSpec};
 use model::credentials::{CredentialPlugin, DockerConfigFile};
 use model::cri::IdMapping;
+use model::eviction::{DiskFigures, MemoryFigures, MemoryNoticeLevels};
 use model::files::{ContainerFiles, EnvFile, TerminationMessageRequest};
 use model::hook::HttpHook;
 use model::panic_record::PanicRecord;
@@ -19,9 +20,9 @@ use model::volume::{VolumeNotice, VolumeSetup};
 use model::{ApiEvent, EventSubject, FullName, PodUid, Wall};
 use ports::{
     CgroupError, Cgroups, ContainerLogFiles, EngineMetrics, EventSink, FilesError, HookAnswer, HttpHooks,
-    LeftoverFiles, PanicRecordError, PanicRecords, PluginError, PodFiles, PodStatusUpdate, ProbeIdentity,
-    ProbeRecordError, ProbeRecordStore, ProbeRecords, Prober, RegistryCredentials, VolumeNoticeFeed,
-    WallClock,
+    LeftoverFiles, NodeSignals, PanicRecordError, PanicRecords, PluginError, PodFiles, PodStatusUpdate,
+    ProbeIdentity, ProbeRecordError, ProbeRecordStore, ProbeRecords, Prober, RegistryCredentials,
+    VolumeNoticeFeed, WallClock,
 };
 
 use super::host::{AgentConnection, CallError, HostState};
@@ -236,6 +237,23 @@ impl VolumeNoticeFeed for NoopPorts {
     }
 }
 
+/// No threshold is configured, so nobody asks.
+#[async_trait]
+impl NodeSignals for NoopPorts {
+    async fn memory(&self, _: Option<&str>) -> io::Result<(MemoryFigures, Option<MemoryFigures>)> {
+        Ok(Default::default())
+    }
+    async fn disk(&self, _: &str) -> io::Result<DiskFigures> {
+        Ok(DiskFigures::default())
+    }
+    async fn processes(&self) -> io::Result<(u64, u64)> {
+        Ok((0, 0))
+    }
+    async fn memory_runs_short(&self, _: Option<&str>, _: &MemoryNoticeLevels) -> io::Result<()> {
+        std::future::pending().await
+    }
+}
+
 /// No log ever grows.
 #[async_trait]
 impl ContainerLogFiles for NoopPorts {
@@ -307,6 +325,7 @@ impl EngineMetrics for NoopPorts {
     fn probe(&self, _: &ProbeIdentity<'_>, _: &ProbeOutcome, _: Duration) {}
     fn record_sleep_cut_short(&self) {}
     fn record_watcher_cut(&self) {}
+    fn eviction_figures_age(&self, _: &str, _: Duration) {}
     fn record_sweep(&self, _: usize, _: usize) {}
     fn forget(&self, _: &PodUid) {}
 }

@@ -118,6 +118,7 @@ impl Run {
             files: Arc::new(files::SimFiles(reach())),
             volume_news: nothing.clone(),
             log_files: nothing.clone(),
+            node_signals: nothing.clone(),
             usage: Arc::new(runtime::SimUsage(reach())),
             cgroups: Arc::new(files::SimCgroups(reach())),
             events: nothing.clone(),

@@ -180,7 +180,7 @@ fn a_finished_pod_that_is_still_wanted_keeps_its_record() {
 #[test]
 fn a_rejected_pod_says_why() {
     let scene = Scene::new("", "").with(|s| {
-        let why = FailureReason { reason: "OutOfpods".into(), message: "full".into() };
+        let why = FailureReason::new("OutOfpods", "full");
         s.end(EndReason::Rejected(why), 1, 0.0);
         stop(s, true);
     });

@@ -11,6 +11,7 @@ mod converged;
 mod debugging;
 mod disk_limits;
 mod ending;
+mod eviction;
 mod freshness;
 mod image_garbage;
 mod images;

@@ -488,7 +488,7 @@ fn room_is_for_who_was_first() {
     let refused = |name: &str| state.pods[&PodUid::from(name)].standing().rejection().cloned();
     assert_eq!(refused("older"), None);
     let message = "Node didn't have enough resource: cpu, requested: 1000, used: 1000, capacity: 1000";
-    assert_eq!(refused("newer"), Some(FailureReason { reason: "OutOfcpu".into(), message: message.into() }));
+    assert_eq!(refused("newer"), Some(FailureReason::new("OutOfcpu", message)));
 }
 
 /// A changed static pod has a new UID; its ports are those of the one that it replaces.

@@ -150,7 +150,7 @@ fn an_evicted_pod_fails_with_its_reason_whatever_its_containers_end_with() {
             read b: s0 dead; c#0 exit(0)
             => status b Failed(Evicted) c=exit(0)
             => run b: tear-down > drop-cgroup kubepods/besteffort/podb
-            done b                          => -
+            done b                          => run b: remove c#0 > remove-sandbox s0
             state b                         => finished
             # told once more
             evict b 0                       => -

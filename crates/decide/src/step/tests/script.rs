@@ -234,6 +234,9 @@ impl Script {
                 self.event(Event::Timer(TimerKey::Token(wanted.clone())))
             }
             "answer" => self.answer(rest),
+            "memory" | "nodefs" | "imagefs" => {
+                self.event(super::eviction::figures(word, rest, self.now().mono))
+            }
             "node" => self.event(Event::NodeObserved((!rest.is_empty()).then(|| super::cluster::node(rest)))),
             "node-read" => self.event(Event::NodeRead(super::cluster::node_read(rest))),
             "unreadable" => self.unreadable(rest, false),
@@ -440,6 +443,10 @@ fn timer(name: &str) -> TimerKey {
             "check" => TimerKey::RuntimeCheck,
             "sweep" => TimerKey::Sweep,
             "user-ids" => TimerKey::UserIds,
+            "pressure" => TimerKey::NodePressure,
+            "eviction" => TimerKey::EvictionStep,
+            "memory" => TimerKey::NodeFigures(model::eviction::FigureGroup::Memory),
+            "nodefs" => TimerKey::NodeFigures(model::eviction::FigureGroup::NodeFilesystem),
             "image-garbage" => TimerKey::ImageGarbage,
             other => panic!("no timer {other}"),
         },
@@ -471,6 +478,8 @@ fn parse_event(word: &str, rest: &str) -> Event {
             let volumes = sizes.map(|(name, bytes)| (name.to_owned(), bytes.parse().unwrap())).collect();
             Event::DiskMeasured { uid, result: Ok(PodDiskUsage { volumes, ..Default::default() }) }
         }
+        "notice" => Event::MemoryRunsShort { result: Ok(()) },
+        "pods-use" => super::eviction::pods_use(rest),
         "looked" => {
             let (image, answer) = rest.split_once(": ").expect("looked <image>: <answer>");
             let result = match answer {

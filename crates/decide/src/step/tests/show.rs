@@ -61,7 +61,7 @@ pub fn effect(effect: &Effect, shown: &BTreeSet<String>) -> Option<String> {
         Effect::RecordEvent { uid, event, .. } => {
             let kind = if event.kind == EventType::Normal { "N" } else { "W" };
             let about = event.container.as_ref().map(|(_, name)| format!("/{name}")).unwrap_or_default();
-            only("events", format!("{kind} {uid}{about} {}: {}", event.reason, event.message))
+            only("events", format!("{kind} {uid}{about} {}: {}", event.reason, event.message.trim_end()))
         }
         Effect::CallVolume { call, .. } => Some(format!("call {call:?}")),
         Effect::CancelVolumeCall { id } => Some(format!("cancel call {}", id.0)),
@@ -99,6 +99,20 @@ pub fn effect(effect: &Effect, shown: &BTreeSet<String>) -> Option<String> {
         Effect::RemoveImage { image } => Some(format!("remove image {image}")),
         Effect::PrunePullRecords => only("records", "prune pull records".to_owned()),
         Effect::CallLog { id, call, .. } => only("container logs", format!("{call:?} {id}")),
+        Effect::ReadNodeFigures { group } => Some(format!("figures {group:?}")),
+        Effect::AwaitMemoryPressure { levels } => {
+            only("notices", format!("await {}", levels.node_usage_bytes.unwrap_or_default() >> 20))
+        }
+        Effect::MeasurePods { call, kind, pods } => {
+            let names: String = pods.iter().map(|pod| format!(" {}", pod.uid)).collect();
+            Some(format!("measure pods #{call} {kind:?}:{names}"))
+        }
+        Effect::ReportNodePressure { pressure } => {
+            Some(format!("pressure [{}]", pressure.conditions().join(" ")))
+        }
+        Effect::RecordFiguresAge { signal, age } => {
+            only("ages", format!("age {} {}ms", signal.as_str(), age.as_millis()))
+        }
         Effect::Log { message, .. } => only("logs", format!("log {message}")),
     }
 }
@@ -122,6 +136,9 @@ fn timer(key: &TimerKey) -> String {
         TimerKey::RuntimeCheck => "check".into(),
         TimerKey::Sweep => "sweep".into(),
         TimerKey::MeasureLog(id) => format!("log {id}"),
+        TimerKey::NodeFigures(group) => format!("figures {group:?}"),
+        TimerKey::NodePressure => "pressure".into(),
+        TimerKey::EvictionStep => "eviction".into(),
         TimerKey::ImageGarbage => "image-garbage".into(),
         TimerKey::NodeCgroups => "node-cgroups".into(),
         TimerKey::UserIds => "user-ids".into(),

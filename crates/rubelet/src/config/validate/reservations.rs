@@ -139,7 +139,7 @@ fn eviction(config: &KubeletConfiguration, faults: &mut FieldErrors) {
     for (field, map) in maps {
         for signal in map.keys() {
             faults.require(SIGNALS.contains(&signal.as_str()), field, || {
-                format!("{signal:?} is not an eviction signal")
+                format!("unsupported eviction signal {signal}")
             });
         }
     }

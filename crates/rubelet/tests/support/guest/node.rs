@@ -114,5 +114,7 @@ fn configuration() -> Value {
         "readOnlyPort": 10255,
         "clusterDNS": ["10.0.0.10"],
         "clusterDomain": "cluster.local",
+        // The guest is small: what it has left must not evict the tests' pods.
+        "evictionHard": { "memory.available": "1Mi" },
     })
 }
