@@ -121,16 +121,12 @@ fn who_fills_the_disk_goes_and_the_node_says_that_it_is_short() {
     member.node.wait_clean(SLOW);
 }
 
-/// The pods together are held to 512 MiB, so that nothing else on the machine counts.
-fn limit_pods(member: &ClusterNode) {
-    let root = member.node.runtime.cgroup_root.trim_start_matches('/').to_owned();
-    let below = |mount: &str, file: &str| Path::new(mount).join(&root).join("kubepods").join(file);
-    let files =
-        [below("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), below("/sys/fs/cgroup", "memory.max")];
-    wait("the cgroup of all pods", SLOW, || {
-        let file = files.iter().find(|file| file.exists()).ok_or("it is not there")?;
-        fs::write(file, (512 << 20).to_string()).map_err(|error| error.to_string())
-    });
+/// A reservation that leaves 512 MiB for all pods together, so that nothing else on the machine counts.
+fn reservation() -> String {
+    let meminfo = fs::read_to_string("/proc/meminfo").expect("the machine's memory");
+    let total = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:")).expect("MemTotal");
+    let total: u64 = total.trim().trim_end_matches(" kB").parse().expect("a number of KiB");
+    format!("{}Ki", total - (512 << 10))
 }
 
 #[test]
@@ -138,13 +134,13 @@ fn who_takes_the_memory_goes_before_the_kernel_kills_anybody() {
     let cluster = Cluster::shared_bare();
     let adjust = |config: &mut Value| {
         config["evictionHard"] = json!({"memory.available": "96Mi"});
+        config["systemReserved"] = json!({"memory": reservation()});
         config["evictionPressureTransitionPeriod"] = "20s".into();
     };
     let member = ClusterNode::join_on(Runtime::start(), cluster, "short-of-memory", &[], adjust);
     let namespace = cluster.namespace("short-of-memory");
     cluster.create_pod(&namespace, &writer(member.name, "quiet", STAYS));
     cluster.wait_for("pod", &namespace, "quiet", SLOW, ready);
-    limit_pods(&member);
     // Holds what it has read until its input ends, which it does not. More than this would be killed by the kernel.
     let grows = "(head -c 450m /dev/zero; sleep 1000) | tail -c 450m";
     cluster.create_pod(&namespace, &writer(member.name, "grows", grows));
