@@ -188,12 +188,12 @@ fn unknown_and_repeated_fields_warn_and_do_not_stop() {
 #[test]
 fn fields_without_effect_are_listed_once_and_only_when_they_differ() {
     let files = Files::new(
-        "port: 10250\nhairpinMode: none\nkubeAPIQPS: 7\nstaticPodPath: /m\nimageMinimumGCAge: 0s\n",
+        "port: 10250\nhairpinMode: none\nvolumePluginDir: /p\nstaticPodPath: /m\nshutdownGracePeriod: 0s\n",
     )
-    .drop_in("10.conf", "hairpinMode: hairpin-veth\nkubeletCgroups: /a\npodsPerCore: 3\n");
+    .drop_in("10.conf", "hairpinMode: hairpin-veth\ncpuManagerPolicy: static\npodsPerCore: 3\n");
     assert_eq!(
         files.loaded().warnings,
-        ["configuration fields are accepted but have no effect yet: kubeAPIQPS, kubeletCgroups"]
+        ["configuration fields are accepted but have no effect yet: cpuManagerPolicy, volumePluginDir"]
     );
 }
 

@@ -39,7 +39,10 @@ const LEVEL_TOLERANCE: u64 = 200;
 pub enum ImageReclaim {
     No,
     AfterContainers,
-    Running,
+    /// `collected`: how many images had been removed when the time of this step was set last.
+    Running {
+        collected: u64,
+    },
 }
 
 /// What is being done about a shortage.
@@ -48,7 +51,7 @@ pub enum Activity {
     #[default]
     Watching,
     /// Dead containers of these pods are removed, and then images that nothing uses.
-    Reclaiming { containers: BTreeSet<PodUid>, images: ImageReclaim },
+    Reclaiming { signal: EvictionSignal, containers: BTreeSet<PodUid>, images: ImageReclaim },
     /// What pods use is measured, in this call.
     MeasuringPods { call: u64, signal: EvictionSignal },
     /// The pod was evicted and has not ended yet. `late`: it has had all the time that was given to it.
@@ -109,8 +112,10 @@ pub struct NodeEviction {
     pub activity: Activity,
     /// Figures that were not read after this are older than what was done last.
     fresh_after: Option<Mono>,
-    /// Dead containers and unused images were removed since the last eviction.
-    pub reclaimed: bool,
+    /// Signals for which dead containers and unused images were removed since the last eviction.
+    pub reclaimed: BTreeSet<EvictionSignal>,
+    /// The kernel gave no notices, and the log says so.
+    pub notices_failed: bool,
     /// Nothing could be done, so nothing is tried before this.
     not_before: Mono,
     /// Which notices of the kernel were asked for.
@@ -121,6 +126,11 @@ pub struct NodeEviction {
 impl NodeEviction {
     pub fn pressure(&self) -> NodePressure {
         self.pressure
+    }
+
+    /// Whether a threshold was met for longer than its grace at the last look.
+    pub fn is_anything_due(&self) -> bool {
+        !self.unresolved.is_empty()
     }
 
     /// The groups whose figures the thresholds are about.
@@ -232,9 +242,7 @@ impl NodeEviction {
         }
         self.first_met = first_met;
         self.unresolved = due.iter().map(|due| key(&due.threshold)).collect();
-        if due.is_empty() {
-            self.reclaimed = false;
-        }
+        self.reclaimed.retain(|signal| due.iter().any(|due| due.threshold.signal == *signal));
         self.last_short.retain(|_, last| now.since(*last) < config.pressure_transition || *last == now);
         self.pressure = NodePressure::default();
         for signal in self.last_short.keys() {
@@ -245,21 +253,35 @@ impl NodeEviction {
 
     /// The first of those that are due on which an eviction may be based now.
     pub fn actionable(&self, due: &[Due], now: Mono) -> Option<Due> {
-        let fresh = |due: &&Due| self.fresh_after.is_none_or(|done| due.reading.at > done);
+        // The last reading of these failed, so what is known of them is old.
+        let failed: BTreeSet<EvictionSignal> = self
+            .groups
+            .iter()
+            .filter(|(_, known)| known.failure.is_some())
+            .flat_map(|(group, _)| self.own_readings(*group).into_keys())
+            .collect();
+        let fresh = |due: &&Due| {
+            self.fresh_after.is_none_or(|done| due.reading.at > done)
+                && !failed.contains(&due.threshold.signal)
+        };
         let idle = self.activity == Activity::Watching && now >= self.not_before;
         due.iter().filter(|_| idle).find(fresh).cloned()
     }
 
-    /// Nothing can be done about the shortage now.
+    /// Nothing can be done about the shortage now. The next attempt begins with what can be removed.
     pub fn give_up_for_now(&mut self, now: Mono) {
         self.activity = Activity::Watching;
+        self.reclaimed.clear();
         self.not_before = now.plus(NEXT_ATTEMPT);
     }
 
-    /// Something was done that changes the figures.
-    pub fn done(&mut self, reclaimed: bool, now: Mono) {
+    /// Something was done that changes the figures: what could be removed for this signal, or (`None`) an eviction.
+    pub fn done(&mut self, reclaimed: Option<EvictionSignal>, now: Mono) {
         self.activity = Activity::Watching;
-        self.reclaimed = reclaimed;
+        match reclaimed {
+            Some(signal) => drop(self.reclaimed.insert(signal)),
+            None => self.reclaimed.clear(),
+        }
         self.fresh_after = Some(now);
         self.not_before = now;
     }

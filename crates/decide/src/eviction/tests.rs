@@ -137,7 +137,7 @@ fn only_figures_that_began_after_the_last_deed_count() {
         Activity::Evicting { pod: "a".into(), signal: EvictionSignal::MemoryAvailable, late: false };
     bench.memory(2.0, 50);
     assert!(!next(&mut bench, 2.0), "one pod at a time");
-    bench.state.done(false, at(3.0));
+    bench.state.done(None, at(3.0));
     bench.memory_read(2.9, 3.1, 50);
     assert!(!next(&mut bench, 3.1), "read before the last pod had ended");
     bench.memory_read(3.1, 3.2, 50);

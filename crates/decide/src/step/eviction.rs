@@ -72,13 +72,14 @@ pub(super) fn figures_read(
 /// The kernel says that memory runs short: the figures are read now.
 pub(super) fn memory_runs_short(state: &mut NodeState, cx: &mut Context, result: Result<(), String>) {
     if let Err(message) = result {
-        // The figures are read often enough without notices.
-        return cx.log(
-            LogLevel::Warn,
-            None,
-            format!("the kernel gives no notice of memory pressure: {message}"),
-        );
+        // The figures are read often enough without notices, so one line of the log is enough.
+        if !std::mem::replace(&mut state.eviction.notices_failed, true) {
+            let message = format!("the kernel gives no notice of memory pressure: {message}");
+            cx.log(LogLevel::Warn, None, message);
+        }
+        return;
     }
+    state.eviction.notices_failed = false;
     let at = state.eviction.noticed(FigureGroup::Memory, cx.now.mono);
     match at <= cx.now.mono {
         true => read(state, cx, FigureGroup::Memory),
@@ -86,8 +87,28 @@ pub(super) fn memory_runs_short(state: &mut NodeState, cx: &mut Context, result:
     }
 }
 
+/// Everything was observed: what was short before that can be acted upon now.
+pub(super) fn runtime_observed(state: &mut NodeState, cx: &mut Context) {
+    if state.eviction.is_anything_due() {
+        look(state, cx);
+    }
+}
+
 /// Compares the figures with the thresholds, and acts if something is short.
 pub(super) fn look(state: &mut NodeState, cx: &mut Context) {
+    let config = state.config.clone();
+    let due = assess(state, cx);
+    if can_act(state)
+        && let Some(next) = state.eviction.actionable(&due, cx.now.mono)
+    {
+        act(state, cx, &due, &next);
+    }
+    let change = state.eviction.next_change(&config.eviction, cx.now.mono);
+    cx.timer(TimerKey::NodePressure, change);
+}
+
+/// Returns the thresholds that are due. A change of the pressure is reported.
+fn assess(state: &mut NodeState, cx: &mut Context) -> Vec<Due> {
     let config = state.config.clone();
     let before = state.eviction.pressure();
     let due = state.eviction.assess(&config.eviction, cx.now.mono);
@@ -96,23 +117,25 @@ pub(super) fn look(state: &mut NodeState, cx: &mut Context) {
         cx.log(LogLevel::Info, None, format!("pressure on the node: [{}]", pressure.conditions().join(" ")));
         cx.emit(Effect::ReportNodePressure { pressure });
     }
-    if let Some(next) = state.eviction.actionable(&due, cx.now.mono) {
-        act(state, cx, &due, &next);
-    }
-    let change = state.eviction.next_change(&config.eviction, cx.now.mono);
-    cx.timer(TimerKey::NodePressure, change);
+    due
+}
+
+/// A pod that the runtime can't stop frees nothing, and before everything was observed nobody knows what can be removed. So
+/// no pod is chosen meanwhile: they would be evicted one after the other, and all for nothing.
+fn can_act(state: &NodeState) -> bool {
+    state.runtime.ready && state.full_observation.last.is_some()
 }
 
 fn act(state: &mut NodeState, cx: &mut Context, all: &[Due], due: &Due) {
     let signal = due.threshold.signal;
-    if signal.is_about_disk() && !state.eviction.reclaimed {
+    if !state.eviction.reclaimed.contains(&signal) {
         announce(cx, signal);
-        if reclaim(state, cx, signal) {
-            return;
+        if signal.is_about_disk() {
+            if reclaim(state, cx, signal) {
+                return;
+            }
+            state.eviction.reclaimed.insert(signal);
         }
-        state.eviction.reclaimed = true;
-    } else if !state.eviction.reclaimed {
-        announce(cx, signal);
     }
     for due in all {
         let age = cx.now.mono.since(due.reading.at);
@@ -148,7 +171,10 @@ fn reclaim(state: &mut NodeState, cx: &mut Context, signal: EvictionSignal) -> b
             let ended = entry.lifecycle().is_terminated() && !entry.standing().is_set_aside();
             if ended && entry.observed.as_ref().is_some_and(|reading| !reading.pod.is_empty()) {
                 entry.ledger.reclaim_containers = true;
-                containers.insert(uid.clone());
+                // Those of a pod that has not released its volumes yet go when it has.
+                if matches!(entry.lifecycle(), Lifecycle::Finished) {
+                    containers.insert(uid.clone());
+                }
                 cx.touch(uid);
             }
         }
@@ -157,7 +183,7 @@ fn reclaim(state: &mut NodeState, cx: &mut Context, signal: EvictionSignal) -> b
         return false;
     }
     let images = if unused_images { ImageReclaim::AfterContainers } else { ImageReclaim::No };
-    state.eviction.activity = Activity::Reclaiming { containers, images };
+    state.eviction.activity = Activity::Reclaiming { signal, containers, images };
     cx.timer(TimerKey::EvictionStep, Some(cx.now.mono.plus(RECLAIM_BOUND)));
     true
 }
@@ -224,9 +250,9 @@ pub(super) fn pods_measured(
     cx.timer(TimerKey::EvictionStep, None);
     state.eviction.activity = Activity::Watching;
     let config = state.config.clone();
-    let due = state.eviction.assess(&config.eviction, cx.now.mono);
-    // It may be over meanwhile.
-    let Some(first) = due.iter().find(|due| due.threshold.signal == signal) else { return };
+    let due = assess(state, cx);
+    // It may be over meanwhile, or the runtime may have gone.
+    let Some(first) = due.iter().find(|due| due.threshold.signal == signal && can_act(state)) else { return };
     let layout = state.eviction.layout();
     let candidates = state.pods.iter().filter(|(_, entry)| may_be_evicted(entry));
     let candidates =
@@ -256,7 +282,7 @@ pub(super) fn pods_measured(
 pub(super) fn follow(state: &mut NodeState, cx: &mut Context) {
     match &state.eviction.activity {
         Activity::Watching | Activity::MeasuringPods { .. } => {}
-        Activity::Reclaiming { containers, images } => {
+        Activity::Reclaiming { signal, containers, images } => {
             let left = |uid: &&PodUid| {
                 let observed = state.pods.get(uid).and_then(|entry| entry.observed.as_ref());
                 observed.is_some_and(|reading| !reading.pod.is_empty())
@@ -264,29 +290,47 @@ pub(super) fn follow(state: &mut NodeState, cx: &mut Context) {
             if containers.iter().any(|uid| left(&uid)) {
                 return;
             }
-            let images = *images;
+            let (signal, images) = (*signal, *images);
             if images == ImageReclaim::AfterContainers {
-                image_garbage::reclaim_all(state, cx);
-                let (containers, images) = (BTreeSet::new(), ImageReclaim::Running);
-                state.eviction.activity = Activity::Reclaiming { containers, images };
+                reclaim_images(state, cx, signal);
             }
             if images == ImageReclaim::No || !state.image_garbage.reclaim_running() {
-                ended(state, cx, true);
+                ended(state, cx, Some(signal));
             }
         }
-        Activity::Evicting { pod, .. } => {
+        Activity::Evicting { pod, signal, .. } => {
+            // Its containers go after its volumes, and with them their logs and layers.
+            let wants_space = signal.is_about_disk();
             let gone = state.pods.get(pod).is_none_or(|entry| {
-                matches!(entry.lifecycle(), Lifecycle::Finished) || entry.lifecycle().may_start()
+                let empty = entry.observed.as_ref().is_none_or(|reading| reading.pod.is_empty());
+                let finished = matches!(entry.lifecycle(), Lifecycle::Finished);
+                entry.lifecycle().may_start() || (finished && (empty || !wants_space))
             });
             if gone {
-                ended(state, cx, false);
+                ended(state, cx, None);
             }
         }
     }
 }
 
+fn reclaim_images(state: &mut NodeState, cx: &mut Context, signal: EvictionSignal) {
+    image_garbage::reclaim_all(state, cx);
+    wait_for_images(state, cx, signal);
+}
+
+fn wait_for_images(state: &mut NodeState, cx: &mut Context, signal: EvictionSignal) {
+    let (containers, images) =
+        (BTreeSet::new(), ImageReclaim::Running { collected: images_collected(state) });
+    state.eviction.activity = Activity::Reclaiming { signal, containers, images };
+    cx.timer(TimerKey::EvictionStep, Some(cx.now.mono.plus(RECLAIM_BOUND)));
+}
+
+fn images_collected(state: &NodeState) -> u64 {
+    state.counters.images_collected.values().sum()
+}
+
 /// What was done has changed the figures: only new ones count from now on.
-fn ended(state: &mut NodeState, cx: &mut Context, reclaimed: bool) {
+fn ended(state: &mut NodeState, cx: &mut Context, reclaimed: Option<EvictionSignal>) {
     state.eviction.done(reclaimed, cx.now.mono);
     cx.timer(TimerKey::EvictionStep, None);
     let config = state.config.clone();
@@ -304,7 +348,21 @@ pub(super) fn step_overdue(state: &mut NodeState, cx: &mut Context) {
             cx.log(LogLevel::Warn, None, format!("{}: what pods use can't be measured", signal.as_str()));
             state.eviction.give_up_for_now(cx.now.mono);
         }
-        Activity::Reclaiming { .. } => ended(state, cx, true),
+        // A container that does not go must not keep the images, and removing many images takes its time.
+        Activity::Reclaiming { signal, images: ImageReclaim::AfterContainers, .. } => {
+            let signal = *signal;
+            reclaim_images(state, cx, signal);
+        }
+        Activity::Reclaiming { signal, images: ImageReclaim::Running { collected }, .. }
+            if state.counters.images_collected.values().sum::<u64>() > *collected =>
+        {
+            let signal = *signal;
+            wait_for_images(state, cx, signal);
+        }
+        Activity::Reclaiming { signal, .. } => {
+            let signal = *signal;
+            ended(state, cx, Some(signal));
+        }
         Activity::Evicting { pod, late, .. } if !*late => {
             *late = true;
             let pod = pod.clone();
@@ -314,6 +372,6 @@ pub(super) fn step_overdue(state: &mut NodeState, cx: &mut Context) {
             }
             cx.timer(TimerKey::EvictionStep, Some(cx.now.mono.plus(CLEANUP_BOUND)));
         }
-        Activity::Evicting { .. } => ended(state, cx, false),
+        Activity::Evicting { .. } => ended(state, cx, None),
     }
 }

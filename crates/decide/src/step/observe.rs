@@ -7,7 +7,9 @@ use model::observed::{ContainerState, Observation, ObservedPod, Scope};
 use model::{Mono, PodUid};
 
 use super::observation_requests::{check_runtime, request_full_observation, request_observation};
-use super::{Context, admission, confirm, image_garbage, log_rotation, missing_status, pods, starts, sweep};
+use super::{
+    Context, admission, confirm, eviction, image_garbage, log_rotation, missing_status, pods, starts, sweep,
+};
 use crate::effect::{LogLevel, TimerKey};
 use crate::event::{Hint, RuntimeCheck};
 use crate::observation_guard::PodObservation;
@@ -212,6 +214,7 @@ fn apply_full_observation(state: &mut NodeState, cx: &mut Context, at: Mono, see
     pods::terminate_orphans(state, cx, at);
     sweep::list_pod_artifacts_once(state, cx);
     image_garbage::runtime_observed(state, cx);
+    eviction::runtime_observed(state, cx);
     let unknown_before = at;
     state.unknown_hinted_ids.retain(|_, when| *when >= unknown_before);
     if again {

@@ -275,7 +275,11 @@ fn what_nobody_needs_goes_before_pods() {
             "
         ),
     );
-    let reclaiming = Activity::Reclaiming { containers: Default::default(), images: ImageReclaim::Running };
+    let reclaiming = Activity::Reclaiming {
+        signal: EvictionSignal::NodefsAvailable,
+        containers: Default::default(),
+        images: ImageReclaim::Running { collected: 0 },
+    };
     assert_eq!(run.state.eviction.activity, reclaiming, "images go after the containers that used them");
     assert!(run.state.image_garbage.reclaim_running());
     // A runtime that does not answer does not hold up the eviction for ever.
