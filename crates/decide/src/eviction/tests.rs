@@ -150,6 +150,35 @@ fn only_figures_that_began_after_the_last_deed_count() {
 }
 
 #[test]
+fn figures_that_can_no_longer_be_read_end_no_pod() {
+    let mut bench = Bench::new(vec![memory_hard()]);
+    bench.memory(1.0, 50);
+    let next = |bench: &mut Bench, secs: f64| {
+        let due = bench.state.assess(&bench.config, at(secs));
+        assert_eq!(due.len(), 1, "the last figures are short");
+        bench.state.actionable(&due, at(secs)).is_some()
+    };
+    assert!(next(&mut bench, 1.0));
+    bench.state.request(FigureGroup::Memory, at(2.0));
+    assert!(bench.state.figures_read(FigureGroup::Memory, at(2.0), Err("gone".into())).is_some());
+    assert!(!next(&mut bench, 60.0));
+    bench.memory(61.0, 50);
+    assert!(next(&mut bench, 61.0));
+}
+
+#[test]
+fn what_was_removed_counts_for_its_signal_only() {
+    let mut bench =
+        Bench::new(vec![memory_hard(), threshold(EvictionSignal::NodefsAvailable, "100", 0, None)]);
+    bench.memory(1.0, 50);
+    bench.state.done(Some(EvictionSignal::MemoryAvailable), at(1.0));
+    assert!(bench.state.reclaimed.contains(&EvictionSignal::MemoryAvailable));
+    assert!(!bench.state.reclaimed.contains(&EvictionSignal::NodefsAvailable));
+    bench.state.give_up_for_now(at(2.0));
+    assert!(bench.state.reclaimed.is_empty(), "the next attempt removes again");
+}
+
+#[test]
 fn memory_goes_first() {
     let thresholds = vec![
         threshold(EvictionSignal::PidAvailable, "100", 0, None),

@@ -289,3 +289,26 @@ fn what_nobody_needs_goes_before_pods() {
     assert_eq!(run.line("nodefs 85"), ["measure pods #1 Bytes: a b"]);
     assert_eq!(run.line("pods-use 1 a=30 b=20"), ["run a: stop c#0 2s > stop-sandbox s0"]);
 }
+
+#[test]
+fn nobody_goes_while_the_runtime_can_stop_nobody() {
+    let mut run = check_memory("memory 500          => -");
+    run.line("away");
+    // The condition is reported; a pod that can't be stopped would free nothing.
+    assert_eq!(run.line("memory 90"), ["pressure [MemoryPressure]"]);
+    run.line("ready");
+    let seen = "read all: a = s0 ready; c#0 running / b = s0 ready; c#0 running / k = s0 ready; c#0 running";
+    run.line("+1s");
+    let acted = run.line(seen);
+    assert!(acted.contains(&"measure pods #1 Memory: a b".to_owned()), "{acted:?}");
+}
+
+#[test]
+fn nobody_goes_before_everything_was_observed() {
+    let config = config(&[(EvictionSignal::MemoryAvailable, 0)]);
+    let mut run = check_on(config, &format!("{PODS}\nstarted\nready\nservices\napi a b k"));
+    assert_eq!(run.line("memory 90"), ["pressure [MemoryPressure]"]);
+    let acted = run
+        .line("read all: a = s0 ready; c#0 running / b = s0 ready; c#0 running / k = s0 ready; c#0 running");
+    assert!(acted.contains(&"measure pods #1 Memory: a b".to_owned()), "{acted:?}");
+}
