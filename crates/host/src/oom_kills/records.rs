@@ -109,8 +109,9 @@ impl Begun {
         } else if limit.ends_with(",global_oom") {
             self.ran_out = Some(OutOfMemory::Machine);
         }
-        let (name, numbers) = task?.rsplit_once(",pid=")?;
+        let task = task?;
         self.process_cgroup = process.map(absolute);
+        let (name, numbers) = task.rsplit_once(",pid=")?;
         victim(name, numbers.split(',').next()?)
     }
 
