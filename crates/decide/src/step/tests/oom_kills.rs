@@ -20,7 +20,7 @@ fn limit(path: &str) -> OutOfMemory {
 fn script() -> Script {
     let mut run = Script::new(NodeConfig::default());
     for line in
-        ["show events logs", "up", "pod a = run c", "file a", "done a", "read a: s0 ready | c#0 running"]
+        ["show events logs", "up", "pod a = run c", "file a", "done a", "read a: s0 ready; c#0 running"]
     {
         run.line(line);
     }
@@ -39,9 +39,9 @@ fn a_kill_is_told_of_the_node_or_of_the_pod() {
         assert_eq!(about, Some(pod), "{expect:?}");
     };
     check(
-        kill(limit("/kubepods/besteffort/poda"), Some("/kubepods/besteffort/poda/c#0"), "tail", 7),
+        kill(limit("/kubepods/besteffort/poda"), Some("/kubepods/besteffort/poda/a.c#0"), "tail", 7),
         Some("a"),
-        &["log the kernel killed process \"tail\" (pid 7) of container c (c#0): \
+        &["log the kernel killed process \"tail\" (pid 7) of container c (a.c#0): \
            the memory limit of cgroup /kubepods/besteffort/poda is reached"],
     );
     check(
@@ -58,11 +58,11 @@ fn a_kill_is_told_of_the_node_or_of_the_pod() {
            the memory limit of cgroup /kubepods/besteffort/poda is reached"],
     );
     check(
-        kill(OutOfMemory::Machine, Some("/kubepods/besteffort/poda/c#0"), "tail", 7),
+        kill(OutOfMemory::Machine, Some("/kubepods/besteffort/poda/a.c#0"), "tail", 7),
         Some("a"),
         &[
             "node SystemOOM: System OOM encountered, victim process: tail, pid: 7",
-            "log the kernel killed process \"tail\" (pid 7) of container c (c#0): the machine has no memory left",
+            "log the kernel killed process \"tail\" (pid 7) of container c (a.c#0): the machine has no memory left",
         ],
     );
     check(
