@@ -7,6 +7,7 @@
 //!   besteffort/pod<uid>             BestEffort
 //! ```
 
+use model::PodUid;
 use model::cgroup::{CgroupName, CgroupSpec, CgroupValues};
 use model::node::{CgroupVersion, HostFacts, NodeConfig};
 use model::pod::{PodView, QosClass};
@@ -38,6 +39,31 @@ pub fn pod_cgroup(config: &NodeConfig, pod: &PodView) -> Option<CgroupName> {
 /// The cgroup parent of a sandbox: the pod's cgroup in the notation of the cgroup driver, or empty.
 pub fn cgroup_parent(config: &NodeConfig, pod: &PodView) -> String {
     pod_cgroup(config, pod).map(|name| name.to_path(config.cgroup_driver)).unwrap_or_default()
+}
+
+/// A cgroup of a pod or below it, as the path says.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct PodPath<'a> {
+    pub uid: PodUid,
+    /// The container or the sandbox.
+    pub container: Option<&'a str>,
+}
+
+/// Whose cgroup a path belongs to, whichever driver spelled it, and wherever `cgroupRoot` is.
+pub(crate) fn pod_of_path(path: &str) -> Option<PodPath<'_>> {
+    let mut parts = path.split('/');
+    // The outermost: what is below it was named by the runtime, or by processes of the pod.
+    let uid = parts.find_map(|part| match part.strip_suffix(".slice") {
+        // Dashes are levels there, so those of the UID are spelled otherwise.
+        Some(slice) => slice.rsplit_once("-pod").map(|(_, uid)| PodUid::from(uid.replace('_', "-"))),
+        None => part.strip_prefix("pod").map(PodUid::from),
+    });
+    let container = parts.next().map(|part| part.strip_suffix(".scope").unwrap_or(part));
+    let container = container.map(|name| name.rsplit_once('-').map_or(name, |(_, id)| id));
+    Some(PodPath {
+        uid: uid.filter(|uid| !uid.as_str().is_empty())?,
+        container: container.filter(|id| !id.is_empty()),
+    })
 }
 
 /// The pod's cgroup with its values, written when it is made and when the pod is resized.
@@ -149,6 +175,43 @@ mod tests {
             &["a"],
             "/a.slice/a-kubepods.slice/a-kubepods-besteffort.slice/a-kubepods-besteffort-podu_1.slice",
         );
+    }
+
+    #[test]
+    fn a_path_tells_its_pod_and_container() {
+        let check = |path: &str, expect: Option<(&str, Option<&str>)>| {
+            let expect = expect.map(|(uid, container)| PodPath { uid: uid.into(), container });
+            assert_eq!(pod_of_path(path), expect, "{path}");
+        };
+        check("/kubepods/podu-1", Some(("u-1", None)));
+        check("/kubepods/burstable/podu-1/abc", Some(("u-1", Some("abc"))));
+        check("/a/kubepods/besteffort/podu-1/crio-abc/below/podu-2", Some(("u-1", Some("abc"))));
+        check("/kubepods.slice/kubepods-podu_1.slice", Some(("u-1", None)));
+        check(
+            "/a.slice/a-kubepods.slice/a-kubepods-besteffort.slice/a-kubepods-besteffort-podu_1.slice/cri-containerd-abc.scope",
+            Some(("u-1", Some("abc"))),
+        );
+        for other in [
+            "",
+            "/",
+            "//",
+            "/kubepods",
+            "/kubepods/pod",
+            "/kubepods/pod/",
+            "/system.slice/x.service",
+            "/x-pod.slice",
+        ] {
+            check(other, None);
+        }
+        for driver in [CgroupDriver::Cgroupfs, CgroupDriver::Systemd] {
+            let config = NodeConfig { cgroup_driver: driver, ..sample::config() };
+            for spec in [guaranteed(), burstable(), best_effort()] {
+                let pod = sample::pod(spec);
+                let path = format!("{}/abc", cgroup_parent(&config, &pod));
+                let found = pod_of_path(&path).expect("a pod");
+                assert_eq!((found.uid, found.container), (pod.uid.clone(), Some("abc")), "{path}");
+            }
+        }
     }
 
     #[test]

@@ -16,6 +16,7 @@ use model::local::LocalObjects;
 use model::log_rotation::LogCallResult;
 use model::node::HostFacts;
 use model::observed::{Observation, Scope};
+use model::oom_kill::OomKill;
 use model::pod::{Source, UnreadablePod};
 use model::pod_certificate::{CertificateRequested, CertificateSource};
 use model::probe::{ProbeKind, ProbeOutcome};
@@ -233,6 +234,8 @@ pub enum Event {
     MemoryRunsShort {
         result: Result<(), String>,
     },
+    /// The kernel killed a process because memory ran out.
+    OomKilled(OomKill),
     /// What pods use. Those that could not be measured are absent.
     PodFiguresRead {
         call: u64,
@@ -326,6 +329,7 @@ impl Event {
             Event::LogCallEnded { .. } => "log_call_ended",
             Event::NodeFiguresRead { .. } => "node_figures_read",
             Event::MemoryRunsShort { .. } => "memory_runs_short",
+            Event::OomKilled(_) => "oom_killed",
             Event::PodFiguresRead { .. } => "pod_figures_read",
             Event::Evict { .. } => "evict",
         }

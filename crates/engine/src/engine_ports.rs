@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ports::{
     Cgroups, ClusterPorts, ContainerLogFiles, EngineMetrics, EventSink, HttpHooks, Images, NodeSignals,
-    PanicRecords, PodFiles, ProbeRecordStore, Prober, PullRecords, RegistryCredentials, Runtime,
+    OomKills, PanicRecords, PodFiles, ProbeRecordStore, Prober, PullRecords, RegistryCredentials, Runtime,
     RuntimeEvents, Tracing, UsageReader, VolumeNoticeFeed, WallClock,
 };
 
@@ -23,6 +23,7 @@ pub struct Ports {
     pub volume_news: Arc<dyn VolumeNoticeFeed>,
     pub log_files: Arc<dyn ContainerLogFiles>,
     pub node_signals: Arc<dyn NodeSignals>,
+    pub oom_kills: Arc<dyn OomKills>,
     pub cgroups: Arc<dyn Cgroups>,
     /// Figures of cgroups and filesystems.
     pub usage: Arc<dyn UsageReader>,

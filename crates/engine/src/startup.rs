@@ -21,7 +21,7 @@ use crate::node_reconciler::WatchedNode;
 use crate::object_watches::ClusterObjectWatches;
 use crate::outbox::Outbox;
 use crate::query::EngineHandle;
-use crate::tasks::EssentialTasks;
+use crate::tasks::{EssentialTasks, restart_after_panic};
 use crate::{disk_calls, image_calls, node_duties, probe_calls, sweep};
 
 /// Everything a start needs.
@@ -121,6 +121,8 @@ impl PreparedEngine {
             &self.stop,
             disk_calls::forward_volume_notices(ctx.clone()),
         );
+        let kills = forward_oom_kills(ctx.clone());
+        ctx.essential_tasks.spawn_until("kills by the kernel", &self.stop, kills);
         let hints = forward_hints(ctx.clone(), self.stop.clone());
         ctx.essential_tasks.spawn_until("runtime events", &self.stop, hints);
         tokio::spawn(self.dispatcher.run(self.inputs, self.stop))
@@ -162,6 +164,25 @@ async fn forward_feed(
             }
         }
     }
+}
+
+/// Pods run as well without: the agent goes on when the kernel's log can't be read.
+async fn forward_oom_kills(ctx: EngineContext) {
+    let follow = || async {
+        let mut kills = ctx.ports.oom_kills.kills();
+        let problem = loop {
+            match kills.next().await {
+                Some(Ok(kill)) => ctx.outbox.send(Event::OomKilled(kill)),
+                Some(Err(error)) => break error.to_string(),
+                None => break "its reader ended".to_owned(),
+            }
+        };
+        tracing::warn!(
+            "the kernel's log can't be read, so its kills for want of memory go unnoticed: {problem}"
+        );
+    };
+    restart_after_panic("reading the kernel's log", follow).await;
+    std::future::pending().await
 }
 
 async fn forward_hints(ctx: EngineContext, stop: CancellationToken) {

@@ -16,6 +16,12 @@ pub fn log(options: &LogOptions, text: &[u8], piece: usize) -> Vec<u8> {
     out
 }
 
+/// The kills in records of the kernel's log, which are separated by zeros.
+pub fn oom_kills(records: &[u8]) -> Vec<model::oom_kill::OomKill> {
+    let mut reader = crate::oom_kills::KillReader::default();
+    records.split(|byte| *byte == 0).filter_map(|record| reader.record(record)).collect()
+}
+
 /// The target of a redirect, by the URL that returned it.
 pub fn redirection(from: &model::probe::HttpCheck, location: &str) -> Result<String, String> {
     Url::of(from).join(location).map(|url| url.to_string())

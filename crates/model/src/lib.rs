@@ -25,6 +25,7 @@ pub mod log_rotation;
 pub mod node;
 pub mod node_object_config;
 pub mod observed;
+pub mod oom_kill;
 pub mod panic_record;
 pub mod pod;
 pub mod pod_certificate;

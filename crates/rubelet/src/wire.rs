@@ -17,6 +17,7 @@ use host::feed::{DecodedManifest, FileFeed, HttpFeed, ManifestDecoder, without_s
 use host::files::{HostCsiFiles, HostPodFiles, HostVolumeNotices};
 use host::hook::HookClient;
 use host::logs::HostLogFiles;
+use host::oom_kills::HostOomKills;
 use host::panic_records::HostPanicRecords;
 use host::probe::{NetworkProber, PodProbeRecords};
 use host::quota::ProjectQuotas;
@@ -57,6 +58,7 @@ use crate::placement::ProcessPlacement;
 
 /// Where upstream keeps the links that log collectors follow. Not configurable there either.
 const CONTAINER_LINKS_DIR: &str = "/var/log/containers";
+const KERNEL_LOG: &str = "/dev/kmsg";
 const CGROUP_MOUNT: &str = "/sys/fs/cgroup";
 
 /// Tells how the host is: before anything is decided, and now and then after that.
@@ -346,6 +348,7 @@ pub fn ports(
         volume_news: Arc::new(volume_news),
         log_files: Arc::new(HostLogFiles::new(&config.pod_logs_dir, Arc::new(SystemClock))),
         node_signals,
+        oom_kills: Arc::new(HostOomKills::new(KERNEL_LOG)),
         tracing: tracing.clone(),
         cluster: None,
     })

@@ -21,6 +21,7 @@ mod node_cgroups;
 mod objects;
 mod observation_requests;
 mod observe;
+mod oom_kills;
 mod outcome;
 mod plan_inputs;
 mod pods;
@@ -129,6 +130,7 @@ pub fn step(state: &mut NodeState, now: Now, event: Event) -> Vec<Effect> {
             eviction::figures_read(state, &mut cx, group, at, result);
         }
         Event::MemoryRunsShort { result } => eviction::memory_runs_short(state, &mut cx, result),
+        Event::OomKilled(kill) => oom_kills::seen(state, &mut cx, &kill),
         Event::PodFiguresRead { call, pods } => eviction::pods_measured(state, &mut cx, call, &pods),
         Event::LogCallEnded { id, result } => log_rotation::call_ended(state, &mut cx, &id, result),
         Event::FactsChanged(facts) => {

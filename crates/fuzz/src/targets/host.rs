@@ -6,13 +6,15 @@ use decide::render::dns::resolv_conf;
 use host::mountinfo::MountTable;
 use host::probe::PodProbeRecords;
 use host::{cgroup, fuzzing};
+use model::oom_kill::OutOfMemory;
+use model::text_limits::TextLimit;
 use model::user_namespace::UserNamespaceFile;
 use ports::{LogOptions, LogOutput, ProbeRecordStore};
 
 use crate::scratch;
 use crate::target::{Target, text};
 
-pub const TARGETS: [Target; 6] = [
+pub const TARGETS: [Target; 7] = [
     Target {
         name: "container_log",
         run: container_log,
@@ -71,6 +73,22 @@ pub const TARGETS: [Target; 6] = [
         name: "probe_record",
         run: probe_record,
         dictionary: &["v1 ", "\n", "{", "}", "\"containers\":"],
+    },
+    Target {
+        name: "kernel_log",
+        run: kernel_log,
+        dictionary: &[
+            "4,1,1,-;",
+            "\0",
+            "sh invoked oom-killer: ",
+            "oom-kill:constraint=CONSTRAINT_MEMCG,",
+            ",oom_memcg=/",
+            ",task_memcg=/",
+            ",global_oom",
+            ",task=sh,pid=7,uid=0",
+            "Task in /a killed as a result of limit of /b",
+            "Memory cgroup out of memory: Killed process 7 (sh) x",
+        ],
     },
     Target {
         name: "user_ids",
@@ -164,6 +182,23 @@ fn check_record(data: &[u8]) {
     for (uid, record) in found.records {
         scratch::wait(store.save(&uid, &record)).expect("write it again");
         assert_eq!(scratch::wait(store.load()).records, [(uid, record)]);
+    }
+}
+
+fn kernel_log(data: &[u8]) {
+    let kills = fuzzing::oom_kills(data);
+    let records = data.split(|byte| *byte == 0).count();
+    assert!(kills.len() * 2 <= records, "{} kills in {records} records", kills.len());
+    for kill in kills {
+        let limit = match &kill.ran_out {
+            OutOfMemory::Cgroup(path) => Some(path),
+            OutOfMemory::Machine | OutOfMemory::UnknownCgroup => None,
+        };
+        for path in kill.process_cgroup.iter().chain(limit) {
+            assert!(path.starts_with('/') && path.len() <= data.len() * 3 + 1, "{path:?}");
+            assert!(!path.contains('\n'), "{path:?}");
+        }
+        assert!(!kill.victim.name.contains('\n') && kill.victim.name.len() <= TextLimit::Name.bytes());
     }
 }
 

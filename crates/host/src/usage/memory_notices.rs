@@ -8,8 +8,10 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 use tokio::sync::oneshot;
+
+use crate::wake::{WakeOnDrop, event_file};
 
 /// Some process waited for memory for 50 ms within a second. In microseconds.
 const STALL: &[u8] = b"some 50000 1000000\0";
@@ -27,16 +29,6 @@ pub(super) struct Notices {
     failure: Option<io::Error>,
 }
 
-/// Wakes the thread that waits when nobody wants its answer any more.
-struct WakeOnDrop(Arc<OwnedFd>);
-
-impl Drop for WakeOnDrop {
-    fn drop(&mut self) {
-        // Fails only if it is full, and then the thread is awake.
-        let _ = rustix::io::write(&*self.0, &1_u64.to_ne_bytes());
-    }
-}
-
 impl Notices {
     /// A kernel need not have each kind.
     pub fn add(&mut self, notice: io::Result<Notice>) {
@@ -46,7 +38,7 @@ impl Notices {
         }
     }
 
-    /// Waits in a thread of its own, because the runtime's poller does not take these files without unsafe code.
+    /// Waits in a thread of its own.
     pub async fn first(self) -> io::Result<()> {
         if self.waits.is_empty() {
             return Err(self.failure.unwrap_or_else(|| io::Error::other("there is nothing to wait for")));
@@ -74,10 +66,6 @@ fn first_ready(waits: &[Notice], stop: &OwnedFd) -> io::Result<()> {
             Err(error) => return Err(error.into()),
         }
     }
-}
-
-fn event_file() -> io::Result<OwnedFd> {
-    Ok(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)
 }
 
 /// When processes wait for memory. `file`: of the whole machine, or of a cgroup of version 2.

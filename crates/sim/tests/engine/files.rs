@@ -20,9 +20,9 @@ use model::volume::{VolumeNotice, VolumeSetup};
 use model::{ApiEvent, EventSubject, FullName, PodUid, Wall};
 use ports::{
     CgroupError, Cgroups, ContainerLogFiles, EngineMetrics, EventSink, FilesError, HookAnswer, HttpHooks,
-    LeftoverFiles, NodeSignals, PanicRecordError, PanicRecords, PluginError, PodFiles, PodStatusUpdate,
-    ProbeIdentity, ProbeRecordError, ProbeRecordStore, ProbeRecords, Prober, RegistryCredentials,
-    VolumeNoticeFeed, WallClock,
+    LeftoverFiles, NodeSignals, OomKillStream, OomKills, PanicRecordError, PanicRecords, PluginError,
+    PodFiles, PodStatusUpdate, ProbeIdentity, ProbeRecordError, ProbeRecordStore, ProbeRecords, Prober,
+    RegistryCredentials, VolumeNoticeFeed, WallClock,
 };
 
 use super::host::{AgentConnection, CallError, HostState};
@@ -234,6 +234,13 @@ pub struct NoopPorts(pub AgentConnection);
 impl VolumeNoticeFeed for NoopPorts {
     async fn next(&self) -> (PodUid, VolumeNotice) {
         std::future::pending().await
+    }
+}
+
+/// The simulated kernel kills no process.
+impl OomKills for NoopPorts {
+    fn kills(&self) -> OomKillStream {
+        Box::pin(futures::stream::pending())
     }
 }
 

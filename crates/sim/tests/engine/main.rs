@@ -119,6 +119,7 @@ impl Run {
             volume_news: nothing.clone(),
             log_files: nothing.clone(),
             node_signals: nothing.clone(),
+            oom_kills: nothing.clone(),
             usage: Arc::new(runtime::SimUsage(reach())),
             cgroups: Arc::new(files::SimCgroups(reach())),
             events: nothing.clone(),

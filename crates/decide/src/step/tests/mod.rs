@@ -19,6 +19,7 @@ mod node;
 mod node_cgroups;
 mod objects;
 mod one_path;
+mod oom_kills;
 mod placing;
 mod properties;
 mod releasing;

@@ -118,5 +118,16 @@ fn a_container_that_takes_too_much_memory_is_killed() {
     let ended = terminated(&pod, "greedy");
     assert_eq!((&ended["reason"], &ended["exitCode"]), (&json!("OOMKilled"), &json!(137)));
     assert!(terminated(&pod, "c").is_null(), "its neighbour lives on");
+    let id = container_id(&pod, "greedy");
+    wait("the kill to be told", SLOW, || {
+        let log = node.agent.log();
+        let line = log.lines().find(|line| line.contains("the kernel killed process") && line.contains(&id));
+        let line = line.ok_or("no line in the agent's log")?;
+        let told = ["of container greedy", "tail", uid(&pod), "memory limit of cgroup"];
+        match told.iter().find(|part| !line.contains(**part)) {
+            None => Ok(()),
+            Some(part) => Err(format!("{part:?} is not in {line}")),
+        }
+    });
     clear(&node, &["m"]);
 }
