@@ -51,9 +51,13 @@ pub(super) fn garbage_stages(inputs: &PlanInputs, plan: &mut PodPlan) -> Vec<Sta
     vec![Stage::continue_on_failure(removals), Stage::continue_on_failure(sandboxes)]
 }
 
-/// The node needs the room, and the pod has ended: what it said of its end is in its status.
+/// The node needs the room, and the pod has ended: what it said of its end is in its status. Of a static pod only its
+/// containers tell the next agent that it has ended.
 fn nothing_is_kept(inputs: &PlanInputs) -> bool {
     let entry = inputs.entry;
+    if entry.view().source.is_static() {
+        return false;
+    }
     let wanted = entry.ledger.reclaim_containers || entry.standing().eviction().is_some();
     wanted && entry.lifecycle().is_terminated() && !inputs.observed.anything_running()
 }

@@ -168,7 +168,9 @@ fn reclaim(state: &mut NodeState, cx: &mut Context, signal: EvictionSignal) -> b
     let mut containers = BTreeSet::new();
     if dead_containers {
         for (uid, entry) in state.pods.iter_mut() {
-            let ended = entry.lifecycle().is_terminated() && !entry.standing().is_set_aside();
+            let ended = entry.lifecycle().is_terminated()
+                && !entry.standing().is_set_aside()
+                && !entry.view().source.is_static();
             if ended && entry.observed.as_ref().is_some_and(|reading| !reading.pod.is_empty()) {
                 entry.ledger.reclaim_containers = true;
                 // Those of a pod that has not released its volumes yet go when it has.

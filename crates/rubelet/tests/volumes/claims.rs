@@ -489,7 +489,7 @@ fn giving_files_to_a_group_is_told_when_it_takes_long() {
 
 #[test]
 fn a_disk_that_can_not_be_formatted_is_told_and_tried_again() {
-    let mut storage = Storage::join("claims-g");
+    let mut storage = Storage::join("claims-h");
     let disk = storage.disk("stubborn");
     let allow = |how: &str| run(Command::new("blockdev").args([how, &disk]));
     allow("--setro");
