@@ -206,6 +206,94 @@ fn a_pod_with_a_start_time_stays_admitted() {
     }
 }
 
+/// The agent does not know that an earlier one stopped the sandbox: it is stopped again, and nobody waits for that.
+#[test]
+fn pods_that_completed_before_a_restart_take_nothing() {
+    let pods = r#"
+        pod done = run c; c: {resources: {requests: {cpu: 60}}}; status: {phase: Succeeded, startTime: "2026-01-01T00:00:00Z"}; spec: {restartPolicy: Never}
+        pod new = run c; c: {resources: {requests: {cpu: 60}}}
+        show events
+        started
+        ready
+        services
+    "#;
+    for order in [
+        "api new done\n read all: done = s0 dead; c#0 exit(0)",
+        "read all: done = s0 dead; c#0 exit(0)\n api new done",
+    ] {
+        let run = check_on(api(), &format!("{pods}{order}"));
+        assert!(run.state.pods[&"new".into()].standing().rejection().is_none(), "{order}");
+    }
+    let run = check_on(api(), &format!("{pods} api new done\n read all: done = s0 ready; c#0 running"));
+    assert!(run.state.pods[&"new".into()].standing().rejection().is_some(), "it still runs");
+}
+
+/// Its grace period is over since long: others go instead.
+#[test]
+fn a_pod_that_does_not_end_is_not_waited_for_for_ever() {
+    on_full_node(
+        r"
+        evict medium 9
+        api small medium large vip2
+        why vip2                        => waits for cpu of medium_ns(medium)
+        +18s
+        due
+        counted                         => -
+        +2s
+        due
+        why vip2                        => waits for cpu of small_ns(small)
+        counted                         => preempted for cpu 1
+        ",
+    );
+}
+
+/// The network of the victim can't be torn down now, perhaps because the critical pod is to do that.
+#[test]
+fn a_victim_without_containers_has_made_room() {
+    on_full_node(
+        r"
+        api small medium large vip
+        why vip                         => waits for cpu of large_ns(large)
+        read large: s0 ready; c#0 exit(0) => run vip: dirs + cgroup > sandbox#0 | look img-c:1
+        state large                     => terminating
+        ",
+    );
+}
+
+/// An earlier agent may have mounted its volumes and ended before it told the API server of the pod.
+#[test]
+fn what_may_be_left_of_an_undecided_pod_is_torn_down() {
+    check_on(
+        api(),
+        r#"
+        pod going = run c; deleted 30; metadata: {deletionTimestamp: "2026-01-01T00:00:00Z", deletionGracePeriodSeconds: 30}
+        show events
+        started
+        ready
+        services
+        read all:
+        api going                       => run going: tear-down > drop-cgroup kubepods/besteffort/podgoing
+        "#,
+    );
+}
+
+#[test]
+fn an_older_node_does_not_replace_a_newer_one() {
+    let version = |node: &model::k8s::Node, version: &str| {
+        let mut node = node.clone();
+        node.metadata.resource_version = Some(version.into());
+        std::sync::Arc::new(node)
+    };
+    let node = super::cluster::node("n");
+    for (known, read, kept) in [("9", "10", "10"), ("10", "9", "10"), ("10", "10", "10"), ("10", "x", "x")] {
+        let mut run = check_on(api(), "up");
+        run.event(crate::Event::NodeObserved(Some(version(&node, known))));
+        run.event(crate::Event::NodeRead(Ok(version(&node, read))));
+        let now = run.state.node.as_ref().and_then(|node| node.metadata.resource_version.clone());
+        assert_eq!(now.as_deref(), Some(kept), "{known} then {read}");
+    }
+}
+
 const ELSEWHERE: &str = "
     pod here = run c; spec: {nodeSelector: {disk: ssd}}
     pod too = run c; spec: {nodeSelector: {disk: ssd}}
