@@ -15,9 +15,9 @@ use std::sync::Arc;
 use model::pod::{PodView, QosClass};
 use model::{Mono, PodUid};
 
-use super::{Held, PodEntry};
 use super::definition::Definition;
 use super::standing::{AdmissionWait, EndReason, EndRequest};
+use super::{Held, PodEntry};
 use crate::allocation::PendingResize;
 use crate::node_requests::{NodeRequests, PodRequests};
 

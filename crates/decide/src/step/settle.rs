@@ -24,7 +24,9 @@ use crate::lifecycle::Lifecycle;
 use crate::plan::{PlanNote, PodPlan, plan_pod};
 use crate::sandbox::sandbox_change;
 use crate::sandbox_placement::{self, SandboxPlacement};
-use crate::state::{AdmissionWait, EndReason, FailureReason, Held, NodeState, PodEntry, RunningPlan, WhySince};
+use crate::state::{
+    AdmissionWait, EndReason, FailureReason, Held, NodeState, PodEntry, RunningPlan, WhySince,
+};
 use crate::status::{self, StatusCheck};
 
 /// Keys of Events that hold now are few; older ones are of no use.
@@ -94,8 +96,7 @@ fn held_now(entry: &PodEntry) -> Option<Held> {
         false => entry.plan.as_ref().is_none_or(|plan| !plan.cancelled),
     };
     let observed = entry.fresh_observation().filter(|_| may_start_nothing)?;
-    let runs =
-        |c: &ObservedContainer| matches!(c.state, ContainerState::Running | ContainerState::Unknown);
+    let runs = |c: &ObservedContainer| matches!(c.state, ContainerState::Running | ContainerState::Unknown);
     Some(match observed.anything_running() {
         false => Held::Nothing,
         true if observed.containers.iter().any(runs) => Held::Everything,

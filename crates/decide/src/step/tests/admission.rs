@@ -50,7 +50,7 @@ fn a_critical_pod_waits_until_its_victim_has_released_its_resources() {
         state vip                       => syncing
         # What the victim releases is reserved; what is left over is not given away before it is free.
         api small medium large vip extra
-        => W extra OutOfcpu: Node didn't have enough resource: cpu, requested: 5000, used: 85000, capacity: 64000
+        => W extra OutOfcpu: Node didn't have enough resource: cpu, requested: 5000, used: 85000, capacity: 64000 | run extra: tear-down > drop-cgroup kubepods/burstable/podextra
         done large                      => read large
         why vip                         => waits for cpu of large_ns(large)
         read large: s0 dead; c#0 exit(0)
@@ -100,7 +100,7 @@ fn a_critical_pod_for_which_no_room_can_be_made_is_refused() {
     on_full_node(
         r"
         api small medium large giant
-        => W giant UnexpectedAdmissionError: Unexpected error while attempting to recover from admission failure: preemption: error finding a set of pods to preempt: no set of running pods found to reclaim resources: [(res: cpu, q: 1000), ]
+        => W giant UnexpectedAdmissionError: Unexpected error while attempting to recover from admission failure: preemption: error finding a set of pods to preempt: no set of running pods found to reclaim resources: [(res: cpu, q: 1000), ] | run giant: tear-down > drop-cgroup kubepods/burstable/podgiant
         counted                         => -
         state small                     => syncing
         ",
@@ -136,7 +136,8 @@ fn who_waits_may_be_removed() {
     let run = on_full_node(
         r"
         api small medium large vip
-        api small medium large          => run vip: remove-dir + remove-logs ns_vip_vip
+        api small medium large          => run vip: tear-down > drop-cgroup kubepods/burstable/podvip
+        done vip                        => run vip: remove-dir + remove-logs ns_vip_vip
         state vip                       => finished
         done large
         read large: s0 dead; c#0 exit(0)
@@ -236,11 +237,8 @@ fn a_pod_that_does_not_end_is_not_waited_for_for_ever() {
         evict medium 9
         api small medium large vip2
         why vip2                        => waits for cpu of medium_ns(medium)
-        +18s
-        due
-        counted                         => -
-        +2s
-        due
+        show timers
+        due pod vip2 @19s
         why vip2                        => waits for cpu of small_ns(small)
         counted                         => preempted for cpu 1
         ",
@@ -255,7 +253,7 @@ fn a_victim_without_containers_has_made_room() {
         api small medium large vip
         why vip                         => waits for cpu of large_ns(large)
         read large: s0 ready; c#0 exit(0) => run vip: dirs + cgroup > sandbox#0 | look img-c:1
-        state large                     => terminating
+        state large                     => terminating 30s
         ",
     );
 }
@@ -266,7 +264,7 @@ fn what_may_be_left_of_an_undecided_pod_is_torn_down() {
     check_on(
         api(),
         r#"
-        pod going = run c; deleted 30; metadata: {deletionTimestamp: "2026-01-01T00:00:00Z", deletionGracePeriodSeconds: 30}
+        pod going = run c; meta: {deletionTimestamp: "2026-01-01T00:00:00Z", deletionGracePeriodSeconds: 30}
         show events
         started
         ready
@@ -301,6 +299,7 @@ const ELSEWHERE: &str = "
     up
     node n
 ";
+const TEAR_DOWN: &str = "run here: tear-down > drop-cgroup kubepods/besteffort/podhere";
 const REFUSED: &str =
     "NodeAffinity: Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector";
 
@@ -323,20 +322,25 @@ fn the_node_is_read_again_before_a_refusal_for_affinity() {
     // What is read again refuses it too.
     check_on(
         api(),
-        &format!("{ELSEWHERE} api here => read node\n node-read labels disk=hdd => W here {REFUSED}"),
+        &format!(
+            "{ELSEWHERE} api here => read node\n node-read labels disk=hdd => W here {REFUSED} | {TEAR_DOWN}"
+        ),
     );
     // It can't be read: what was known counts.
-    check_on(api(), &format!("{ELSEWHERE} api here => read node\n node-read fails => W here {REFUSED}"));
+    check_on(
+        api(),
+        &format!("{ELSEWHERE} api here => read node\n node-read fails => W here {REFUSED} | {TEAR_DOWN}"),
+    );
     // The pod went meanwhile, and another one is decided by a reading of its own.
     check_on(
         api(),
         &format!(
-            "{ELSEWHERE} api here => read node\n api too => run here: remove-dir + remove-logs ns_here_here\n why too => waits for the node
-            node-read fails => read node\n node-read fails => W too {REFUSED}"
+            "{ELSEWHERE} api here => read node\n api too => {TEAR_DOWN}\n why too => waits for the node
+            node-read fails => read node\n node-read fails => W too {REFUSED} | run too: tear-down > drop-cgroup kubepods/besteffort/podtoo"
         ),
     );
     // Without a cluster there is nothing to read.
     check(&format!(
-        "pod here = run c; spec: {{nodeSelector: {{disk: ssd}}}}\n show events\n up\n file here => W here {REFUSED}"
+        "pod here = run c; spec: {{nodeSelector: {{disk: ssd}}}}\n show events\n up\n file here => W here {REFUSED} | {TEAR_DOWN}"
     ));
 }
