@@ -3,6 +3,7 @@
 use decide::NodeState;
 use decide::resources::{Overhead, is_critical, node_allocatable, pod_requests};
 use decide::state::{AdmissionWait, PodEntry};
+use model::observed::ContainerState;
 use model::pod::{PodView, Source};
 use model::{PodPhase, PodReason, PodUid};
 
@@ -46,14 +47,19 @@ impl InvariantChecker {
     }
 
     /// It may run, or something of it may still run. Not counted are pods that were removed by force, as with upstream,
-    /// and pods of which an earlier agent reported the end: they are torn down.
+    /// pods of which an earlier agent reported the end, and those that end and whose containers were seen to have ended.
     fn holds_room(&self, uid: &PodUid, entry: &PodEntry) -> bool {
         let standing = entry.standing();
         let shown = entry.view().pod.status.as_ref();
         if shown.and_then(PodPhase::of).is_some_and(PodPhase::is_terminal) {
             return false;
         }
+        let containers_ended = !entry.lifecycle().may_start()
+            && entry.observed.as_ref().is_some_and(|seen| {
+                seen.pod.containers.iter().all(|container| container.state == ContainerState::Exited)
+            });
         standing.admission_wait().is_none()
+            && !containers_ended
             && standing.rejection().is_none()
             && !standing.is_removed()
             && !entry.lifecycle().is_terminated()
