@@ -1,6 +1,7 @@
 //! Invariants about who is admitted beside whom, computed from what the sources delivered.
 
 use decide::NodeState;
+use decide::observation_guard::PodObservation;
 use decide::resources::{Overhead, is_critical, node_allocatable, pod_requests};
 use decide::state::{AdmissionWait, PodEntry};
 use model::observed::ContainerState;
@@ -54,12 +55,8 @@ impl InvariantChecker {
         if shown.and_then(PodPhase::of).is_some_and(PodPhase::is_terminal) {
             return false;
         }
-        let containers_ended = !entry.lifecycle().may_start()
-            && entry.observed.as_ref().is_some_and(|seen| {
-                seen.pod.containers.iter().all(|container| container.state == ContainerState::Exited)
-            });
         standing.admission_wait().is_none()
-            && !containers_ended
+            && !containers_ended(entry)
             && standing.rejection().is_none()
             && !standing.is_removed()
             && !entry.lifecycle().is_terminated()
@@ -82,4 +79,16 @@ impl InvariantChecker {
             is_critical(&pod) && (!is_critical(victim) || higher)
         })
     }
+}
+
+/// The pod ends, and none of its containers was seen to run any more.
+pub(super) fn containers_ended(entry: &PodEntry) -> bool {
+    let shown = entry.view().pod.status.as_ref();
+    let ends =
+        !entry.lifecycle().may_start() || shown.and_then(PodPhase::of).is_some_and(PodPhase::is_terminal);
+    let ended = |seen: &PodObservation| {
+        let runs = |state| matches!(state, ContainerState::Running | ContainerState::Unknown);
+        !seen.pod.containers.iter().any(|container| runs(container.state))
+    };
+    ends && entry.observed.as_ref().is_some_and(ended)
 }

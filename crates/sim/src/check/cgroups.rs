@@ -10,6 +10,7 @@ use model::node::{HostFacts, NodeConfig};
 use model::pod::QosClass;
 
 use super::InvariantChecker;
+use super::admission::containers_ended;
 use crate::workload::{RESERVED_MEMORY, RESERVED_PIDS};
 use crate::world::World;
 
@@ -29,10 +30,12 @@ impl InvariantChecker {
     pub fn requests_fit(&mut self, state: &NodeState) {
         let counts = |entry: &&PodEntry| {
             let standing = entry.standing();
-            !(standing.is_orphan()
+            !(standing.admission_wait().is_some()
+                || standing.is_orphan()
                 || standing.lifecycle().is_terminated()
                 || standing.rejection().is_some()
-                || standing.is_removed())
+                || standing.is_removed()
+                || containers_ended(entry))
         };
         let mut requested = Amounts::default();
         state.pods.values().filter(counts).for_each(|entry| requested.add(entry.requests()));
@@ -57,7 +60,9 @@ pub fn wrong_class_values(world: &World, state: &NodeState) -> Option<String> {
     }
     let mut requests = ClassRequests::default();
     for entry in state.pods.values() {
-        if entry.standing().is_orphan() || entry.lifecycle().is_terminated() {
+        let standing = entry.standing();
+        let admitted = standing.admission_wait().is_none() && standing.rejection().is_none();
+        if !admitted || standing.is_orphan() || entry.lifecycle().is_terminated() {
             continue;
         }
         let memory = u64::try_from(entry.requests().memory_bytes()).unwrap_or(0);
