@@ -5,6 +5,7 @@ use decide::cgroups::{kubepods, qos_cgroup};
 use decide::node_requests::ClassRequests;
 use decide::resources::{Amounts, cpu_shares, node_allocatable};
 use decide::state::PodEntry;
+use model::PodUid;
 use model::cgroup::CgroupSpec;
 use model::node::{HostFacts, NodeConfig};
 use model::pod::QosClass;
@@ -28,17 +29,18 @@ impl InvariantChecker {
 
     /// The pods that were admitted fit the node, one with the other.
     pub fn requests_fit(&mut self, state: &NodeState) {
-        let counts = |entry: &&PodEntry| {
+        let counts = |(uid, entry): &(&PodUid, &PodEntry)| {
             let standing = entry.standing();
             !(standing.admission_wait().is_some()
                 || standing.is_orphan()
                 || standing.lifecycle().is_terminated()
                 || standing.rejection().is_some()
                 || standing.is_removed()
+                || self.forgotten_victims.contains(*uid)
                 || containers_ended(entry))
         };
         let mut requested = Amounts::default();
-        state.pods.values().filter(counts).for_each(|entry| requested.add(entry.requests()));
+        state.pods.iter().filter(counts).for_each(|(_, entry)| requested.add(entry.requests()));
         let allocatable = node_allocatable(&state.config, &state.facts);
         let over = requested
             .iter()
