@@ -49,7 +49,7 @@ impl InvariantChecker {
 
     /// It may run, or something of it may still run. Not counted are pods that were removed by force, as with upstream,
     /// pods of which an earlier agent reported the end, and those that end and whose containers were seen to have ended.
-    fn holds_room(&self, uid: &PodUid, entry: &PodEntry) -> bool {
+    pub(super) fn holds_room(&self, uid: &PodUid, entry: &PodEntry) -> bool {
         let standing = entry.standing();
         let shown = entry.view().pod.status.as_ref();
         if shown.and_then(PodPhase::of).is_some_and(PodPhase::is_terminal) {
@@ -82,7 +82,7 @@ impl InvariantChecker {
 }
 
 /// The pod ends, and none of its containers was seen to run any more.
-pub(super) fn containers_ended(entry: &PodEntry) -> bool {
+fn containers_ended(entry: &PodEntry) -> bool {
     let shown = entry.view().pod.status.as_ref();
     let ends =
         !entry.lifecycle().may_start() || shown.and_then(PodPhase::of).is_some_and(PodPhase::is_terminal);

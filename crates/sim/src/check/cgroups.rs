@@ -11,7 +11,6 @@ use model::node::{HostFacts, NodeConfig};
 use model::pod::QosClass;
 
 use super::InvariantChecker;
-use super::admission::containers_ended;
 use crate::workload::{RESERVED_MEMORY, RESERVED_PIDS};
 use crate::world::World;
 
@@ -30,14 +29,7 @@ impl InvariantChecker {
     /// The pods that were admitted fit the node, one with the other.
     pub fn requests_fit(&mut self, state: &NodeState) {
         let counts = |(uid, entry): &(&PodUid, &PodEntry)| {
-            let standing = entry.standing();
-            !(standing.admission_wait().is_some()
-                || standing.is_orphan()
-                || standing.lifecycle().is_terminated()
-                || standing.rejection().is_some()
-                || standing.is_removed()
-                || self.forgotten_victims.contains(*uid)
-                || containers_ended(entry))
+            !entry.standing().is_orphan() && self.holds_room(uid, entry)
         };
         let mut requested = Amounts::default();
         state.pods.iter().filter(counts).for_each(|(_, entry)| requested.add(entry.requests()));
