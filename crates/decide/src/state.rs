@@ -129,10 +129,12 @@ pub struct NodeCgroups {
     pub written: Option<ClassRequests>,
     /// The limits of all pods were in place once, and the Event about it is recorded.
     pub recorded_success: bool,
-    /// What the last Event said about limits that could not be written.
-    pub recorded_failure: Option<String>,
+    /// What the last Event said about limits that could not be written, and when.
+    pub recorded_failure: Option<(Mono, String)>,
     /// The timer for a retry is set.
     pub retry_pending: bool,
+    /// A write has ended, whatever its results: the controllers are enabled where the host lets them be.
+    pub answered: bool,
     pub reservations: ReservationState,
 }
 
@@ -180,6 +182,8 @@ pub struct PodEntry {
     /// Changes through [`Pods`] only, like the standing: the sums of the node follow from both.
     definition: Definition,
     standing: Standing,
+    /// Changes through [`Pods`] as well.
+    held: Held,
     /// The pod's local storage is measured from time to time.
     pub disk_usage_watched: bool,
     pub observed: Option<PodObservation>,
@@ -203,6 +207,15 @@ pub struct PodEntry {
     pub publication: StatusPublication,
     /// What watchers of the Pods API were told last.
     pub shown: Option<ShownPod>,
+}
+
+/// What a pod takes from others of what it requests.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Held {
+    Everything,
+    /// The pod ends or has ended, and none of its containers runs. A sandbox is ready and may hold ports of the host.
+    Ports,
+    Nothing,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -380,6 +393,7 @@ impl PodEntry {
         Self {
             definition,
             standing,
+            held: Held::Everything,
             disk_usage_watched: false,
             observed: None,
             observation_request: ObservationRequest::default(),

@@ -25,7 +25,8 @@ const REMOVALS_AT_ONCE: usize = 16;
 ///
 /// Once they are there, it is also reported when a cgroup below them is removed.
 pub(crate) async fn apply_node_cgroups(ctx: EngineContext, mut wanted: watch::Receiver<Vec<CgroupSpec>>) {
-    let mut removals: Option<BoxStream<'static, CgroupName>> = None;
+    let mut removals: Option<Removals> = None;
+    let mut watched: Vec<CgroupName> = Vec::new();
     loop {
         tokio::select! {
             changed = wanted.changed() => {
@@ -33,20 +34,44 @@ pub(crate) async fn apply_node_cgroups(ctx: EngineContext, mut wanted: watch::Re
                     return;
                 }
                 let newest = wanted.borrow_and_update().clone();
-                let names = newest.iter().map(|spec| spec.name.clone()).collect();
+                watched = newest.iter().map(|spec| spec.name.clone()).collect();
                 ensure_cgroups(&ctx, newest).await;
-                removals.get_or_insert_with(|| ctx.ports.cgroups.removals(names));
+                if removals.is_none() {
+                    removals = watch(&ctx, &watched).await;
+                }
             }
             removed = next_removal(&mut removals) => match removed {
+                Some(name) if watched.contains(&name) => removals = watch_again(&ctx, &watched).await,
                 Some(name) => report_removal(&ctx, name).await,
-                // The next write begins anew.
-                None => removals = None,
+                None => removals = watch_again(&ctx, &watched).await,
             },
         }
     }
 }
 
-async fn next_removal(removals: &mut Option<BoxStream<'static, CgroupName>>) -> Option<CgroupName> {
+type Removals = BoxStream<'static, CgroupName>;
+
+/// A watch of a cgroup that is not there would tell of nothing, now and later. So there is none before all are there:
+/// those that could not be written are written again.
+async fn watch(ctx: &EngineContext, names: &[CgroupName]) -> Option<Removals> {
+    for name in names {
+        if !ctx.ports.cgroups.exists(name).await.unwrap_or(false) {
+            return None;
+        }
+    }
+    Some(ctx.ports.cgroups.removals(names.to_vec()))
+}
+
+/// One of the watched cgroups itself was removed, or the watch lost track. The cgroups that are gone are reported: they
+/// are written again, and then watched. The watch of a cgroup that was made again meanwhile is of no use.
+async fn watch_again(ctx: &EngineContext, names: &[CgroupName]) -> Option<Removals> {
+    for name in names {
+        report_removal(ctx, name.clone()).await;
+    }
+    watch(ctx, names).await
+}
+
+async fn next_removal(removals: &mut Option<Removals>) -> Option<CgroupName> {
     match removals {
         Some(removals) => removals.next().await,
         None => std::future::pending().await,

@@ -47,6 +47,14 @@ const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 async fn serve(flags: &Flags, loaded: LoadedConfig, log: LogHandle) -> anyhow::Result<()> {
     let supervisor = Supervisor::of_environment()?;
     let lock = hold_lock(flags).await?;
+    // From now on, so that an agent that comes while this one starts is seen too.
+    let contention = match lock.as_ref().filter(|_| flags.exit_on_lock_contention) {
+        Some((path, _)) => {
+            let path = path.clone();
+            Some(tokio::spawn(async move { host::process::wait_for_contention(&path).await }))
+        }
+        None => None,
+    };
     let LoadedConfig { mut config, gates, set, warnings } = loaded;
     for warning in flags.warnings.iter().chain(&warnings) {
         tracing::warn!("{warning}");
@@ -144,8 +152,8 @@ async fn serve(flags: &Flags, loaded: LoadedConfig, log: LogHandle) -> anyhow::R
         }
     };
     let contended = async {
-        match lock.as_ref().filter(|_| flags.exit_on_lock_contention) {
-            Some((path, _)) => host::process::wait_for_contention(path).await,
+        match contention {
+            Some(contention) => contention.await,
             None => std::future::pending().await,
         }
     };

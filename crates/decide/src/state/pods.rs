@@ -1,7 +1,7 @@
 //! The pods of the node together with the sums of what they request.
 //!
 //! ```text
-//!   insert, remove, redefine, admit, end, containers_stopped, released ──> the pod's share of the sums is replaced
+//!   insert, remove, redefine, admit, end, hold, containers_stopped, released ──> the pod's share of the sums is replaced
 //!   everything else of an entry ──> get_mut
 //! ```
 //! What a pod adds to the sums follows from its definition and its standing. Both are private to this module and its
@@ -10,13 +10,14 @@
 
 use std::collections::{BTreeMap, btree_map};
 use std::ops::Index;
+use std::sync::Arc;
 
 use model::pod::{PodView, QosClass};
 use model::{Mono, PodUid};
 
-use super::PodEntry;
 use super::definition::Definition;
 use super::standing::{AdmissionWait, EndReason, EndRequest};
+use super::{Held, PodEntry};
 use crate::allocation::PendingResize;
 use crate::node_requests::{NodeRequests, PodRequests};
 
@@ -123,6 +124,15 @@ impl Pods {
         }
     }
 
+    /// What the pod takes from others changed. Returns whether it did.
+    pub(crate) fn hold(&mut self, uid: &PodUid, held: Held) -> bool {
+        let changed = self.entries.get(uid).is_some_and(|entry| entry.held != held);
+        if changed {
+            self.change(uid, |entry| entry.held = held);
+        }
+        changed
+    }
+
     /// Nothing of a terminating pod runs any more.
     pub(crate) fn containers_stopped(&mut self, uid: &PodUid) {
         self.change(uid, |entry| entry.standing.containers_stopped());
@@ -146,13 +156,16 @@ impl Pods {
 fn requests_of(entry: &PodEntry) -> PodRequests {
     let standing = &entry.standing;
     let over = standing.is_orphan() || standing.lifecycle().is_terminated();
-    let is = |class| !over && entry.qos() == class;
+    // An undecided or rejected pod has nothing in the cgroup of its class.
+    let admitted = standing.admission_wait().is_none() && standing.rejection().is_none();
+    let is = |class| admitted && !over && entry.qos() == class;
     let (burstable, guaranteed) = (is(QosClass::Burstable), is(QosClass::Guaranteed));
     let memory = entry.requests().memory_bytes().max(0);
     PodRequests {
-        requested_by_others: entry
-            .counts_for_admission()
-            .then(|| (entry.requests().clone(), entry.definition.host_ports.clone())),
+        requested_by_others: entry.counts_for_admission().then(|| match entry.held {
+            Held::Everything => (entry.requests().clone(), entry.definition.host_ports.clone()),
+            Held::Ports | Held::Nothing => (Arc::default(), entry.definition.host_ports.clone()),
+        }),
         burstable_milli_cpu: if burstable { entry.requests().cpu_millis().max(0) } else { 0 },
         burstable_memory: if burstable { memory } else { 0 },
         guaranteed_memory: if guaranteed { memory } else { 0 },
@@ -170,7 +183,12 @@ impl PodEntry {
         // A pod that no source wants does not count, though it may still be stopping. A changed static pod is therefore
         // admitted while the old one still runs, and waits for its end afterwards.
         let over = standing.is_orphan() || standing.lifecycle().is_terminated();
-        !(over || standing.rejection().is_some() || standing.is_removed())
+        !(over || self.held == Held::Nothing || standing.rejection().is_some() || standing.is_removed())
+    }
+
+    /// Whether it takes CPU and memory from others.
+    pub(crate) fn holds_resources(&self) -> bool {
+        self.counts_for_admission() && self.held == Held::Everything
     }
 }
 
@@ -202,8 +220,6 @@ impl<'a> IntoIterator for &'a mut Pods {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use model::k8s::Pod;
     use model::pod::Source;
     use proptest::prelude::*;
@@ -239,6 +255,8 @@ mod tests {
         Remove,
         Reject,
         Unwant,
+        Admit,
+        Hold(Held),
         Stop,
     }
 
@@ -250,6 +268,8 @@ mod tests {
             2 => Just(Change::Remove),
             1 => Just(Change::Reject),
             1 => Just(Change::Unwant),
+            1 => Just(Change::Admit),
+            1 => prop::sample::select(vec![Held::Everything, Held::Ports, Held::Nothing]).prop_map(Change::Hold),
             1 => Just(Change::Stop),
         ]
     }
@@ -276,6 +296,8 @@ mod tests {
                     Change::Remove => drop(pods.remove(&uid)),
                     Change::Reject => end(&mut pods, EndReason::Rejected(why())),
                     Change::Unwant => end(&mut pods, EndReason::Removed),
+                    Change::Admit => pods.admit(&uid),
+                    Change::Hold(held) => drop(pods.hold(&uid, held)),
                     Change::Stop => {
                         end(&mut pods, EndReason::Completed);
                         pods.containers_stopped(&uid);

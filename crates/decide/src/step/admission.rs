@@ -13,24 +13,28 @@
 //! of the wait is kept over a restart: whether the pod fits is decided again from what is there, with every change.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use model::k8s::Node;
 use model::pod::PodView;
 use model::why::{Cause, Why};
-use model::{ApiEvent, PodReason, PodUid};
+use model::{ApiEvent, Mono, PodReason, PodUid};
 
 use super::retry::set_why;
-use super::{Context, node, pods};
+use super::{Context, node, pods, settle};
 use crate::admission::{
     self, AdmissionFailure, AdmissionInputs, AdmissionRejection, Candidate, RequestedByOthers, Shortage,
     amount_of, choose_victims, may_preempt,
 };
 use crate::effect::{Effect, LogLevel};
+use crate::lifecycle::Lifecycle;
 use crate::state::{AdmissionWait, FailureReason, NodeState, PodEntry};
 
 const PREEMPTED: &str = "Preempted in order to admit critical pod";
 /// The message of the condition `DisruptionTarget`.
 const DISRUPTED: &str = "Pod was preempted by Kubelet to accommodate a critical pod.";
+/// So much longer than its grace period a pod that ends is waited for, and half of that period if that is more.
+const LEAST_MARGIN: Duration = Duration::from_secs(10);
 /// So many of the pods that a critical pod waits for are named.
 const NAMED: usize = 16;
 
@@ -137,6 +141,8 @@ pub(super) fn node_read(state: &mut NodeState, cx: &mut Context, result: Result<
         cx.emit(Effect::ReadNode);
     }
     match result {
+        // The watch may have shown a newer one meanwhile.
+        Ok(read) if node::is_older(&read, state.node.as_deref()) => {}
         Ok(read) => node::observed(state, cx, Some(read)),
         Err(message) => {
             let text = format!("the Node could not be read again before pods are refused: {message}");
@@ -158,9 +164,11 @@ pub(super) fn node_read(state: &mut NodeState, cx: &mut Context, result: Result<
 /// The pod lacks these resources. It waits for pods that end anyway. If they don't release enough, others have to end.
 fn make_room(state: &mut NodeState, cx: &mut Context, uid: &PodUid, shortages: Vec<Shortage>) {
     let Some(entry) = state.pods.get(uid) else { return };
-    let leaving: Vec<&PodEntry> = leaving(state).collect();
+    let now = cx.now.mono;
+    let leaving: Vec<&PodEntry> = leaving(state, now).collect();
     let released = |name: &str| {
-        leaving.iter().fold(0i64, |sum, entry| sum.saturating_add(amount_of(name, entry.requests()).max(0)))
+        let held = leaving.iter().filter(|entry| entry.holds_resources() || name == "pods");
+        held.fold(0i64, |sum, entry| sum.saturating_add(amount_of(name, entry.requests()).max(0)))
     };
     let first = shortages.first().map(|shortage| shortage.name.clone()).unwrap_or_default();
     let shortages: Vec<Shortage> = shortages
@@ -175,7 +183,7 @@ fn make_room(state: &mut NodeState, cx: &mut Context, uid: &PodUid, shortages: V
         .pods
         .iter()
         .filter(|(other, victim)| {
-            victim.counts_for_admission()
+            victim.holds_resources()
                 && !victim.lifecycle().termination_requested()
                 && !victim.standing().is_set_aside()
                 && *other != uid
@@ -200,14 +208,30 @@ fn make_room(state: &mut NodeState, cx: &mut Context, uid: &PodUid, shortages: V
     }
     state.pods.wait_for_admission(uid, AdmissionWait::Room);
     let resources = shortages.into_iter().map(|shortage| shortage.name).collect();
-    let mut pods: Vec<String> = self::leaving(state).map(|entry| entry.view().display_name()).collect();
+    let mut pods: Vec<String> = self::leaving(state, now).map(|entry| entry.view().display_name()).collect();
     pods.truncate(NAMED);
+    let overdue_at = self::leaving(state, now).filter_map(waited_for_until).min();
     let cause = Cause::WaitingForRoom { resources, pods };
     set_why(state, cx, uid, vec![Why { container: None, cause, next_attempt: None }]);
+    settle::set_timer(state, cx, uid, overdue_at);
 }
 
-/// Pods that end, and whose requests still count.
-fn leaving(state: &NodeState) -> impl Iterator<Item = &PodEntry> {
-    let ends = |entry: &&PodEntry| entry.counts_for_admission() && entry.lifecycle().termination_requested();
+/// Pods that end in time, and whose requests still count.
+fn leaving(state: &NodeState, now: Mono) -> impl Iterator<Item = &PodEntry> {
+    let ends = move |entry: &&PodEntry| {
+        entry.counts_for_admission() && waited_for_until(entry).is_some_and(|until| until > now)
+    };
     state.pods.values().filter(ends)
+}
+
+/// A pod that should have ended long ago may never end: the others that need its room don't wait for it any longer.
+fn waited_for_until(entry: &PodEntry) -> Option<Mono> {
+    match entry.lifecycle() {
+        Lifecycle::Terminating(termination) => {
+            let grace = u64::try_from(termination.grace_secs).unwrap_or(0);
+            let margin = Duration::from_secs(grace / 2).max(LEAST_MARGIN);
+            Some(termination.since.plus(Duration::from_secs(grace).saturating_add(margin)))
+        }
+        Lifecycle::Syncing | Lifecycle::Terminated | Lifecycle::Finished => None,
+    }
 }

@@ -27,6 +27,13 @@ pub(super) fn observed(state: &mut NodeState, cx: &mut Context, node: Option<Arc
     }
 }
 
+/// Whether `read` is an older version of `known`. Versions that are no numbers can't be compared.
+pub(super) fn is_older(read: &Node, known: Option<&Node>) -> bool {
+    let Some(known) = known.filter(|known| known.metadata.uid == read.metadata.uid) else { return false };
+    let version = |node: &Node| node.metadata.resource_version.as_ref()?.parse::<u64>().ok();
+    matches!((version(read), version(known)), (Some(read), Some(known)) if read < known)
+}
+
 /// Which Node object it is, and whether it is going: all that pods need to know of it beside its addresses.
 fn node_identity(state: &NodeState) -> Option<(Option<String>, bool)> {
     let meta = &state.node.as_ref()?.metadata;

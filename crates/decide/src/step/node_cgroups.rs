@@ -28,13 +28,19 @@ pub(super) fn update(state: &mut NodeState, cx: &mut Context) {
     if !state.runtime.ever_ready {
         return;
     }
+    // Nor is it known before the first observation which pods an earlier agent admitted.
+    if state.full_observation.last.is_none() {
+        return;
+    }
     let requests = relevant_requests(state);
     if state.config.cgroups_per_qos && state.node_cgroups.written != Some(requests) {
         state.node_cgroups.written = Some(requests);
         let specs = node_cgroup_specs(&state.config, &state.facts, &requests);
         cx.emit(Effect::EnsureCgroups { specs });
     }
-    if state.node_cgroups.reservations == ReservationState::NotWritten {
+    // The first write enables the controllers that the reservations need.
+    let enabled = state.node_cgroups.answered || !state.config.cgroups_per_qos;
+    if enabled && state.node_cgroups.reservations == ReservationState::NotWritten {
         write_reservations(state, cx);
     }
 }
@@ -52,6 +58,8 @@ fn relevant_requests(state: &NodeState) -> ClassRequests {
 
 /// The writes ended. A part that failed is tried again when the timer fires, or when a value changes.
 pub(super) fn written(state: &mut NodeState, cx: &mut Context, failures: Vec<CgroupFailure>) {
+    let now = cx.now.mono;
+    state.node_cgroups.answered = true;
     let pods = kubepods(&state.config);
     let mut retry = None;
     for CgroupFailure { name, message } in &failures {
@@ -62,9 +70,11 @@ pub(super) fn written(state: &mut NodeState, cx: &mut Context, failures: Vec<Cgr
             retry = Some(RETRY);
         }
         let message = format!("Failed to update Node Allocatable Limits {}: {message}", quoted(name));
-        if of_limits && state.node_cgroups.recorded_failure.as_ref() != Some(&message) {
+        let told = state.node_cgroups.recorded_failure.as_ref();
+        let is_new = told.is_none_or(|(at, told)| *told != message || at.plus(LIMITS_RETRY) <= now);
+        if of_limits && is_new {
             cx.emit(Effect::RecordNodeEvent { event: ApiEvent::warning(NOT_ENFORCED, message.clone()) });
-            state.node_cgroups.recorded_failure = Some(message);
+            state.node_cgroups.recorded_failure = Some((now, message));
         }
     }
     let limited = failures.iter().all(|failure| failure.name != pods);
@@ -86,7 +96,6 @@ pub(super) fn written(state: &mut NodeState, cx: &mut Context, failures: Vec<Cgr
 pub(super) fn retry(state: &mut NodeState) {
     state.node_cgroups.retry_pending = false;
     state.node_cgroups.written = None;
-    state.node_cgroups.recorded_failure = None;
 }
 
 /// The cgroups are written again if what the host has changed.

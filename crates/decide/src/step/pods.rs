@@ -360,12 +360,6 @@ pub(super) fn terminate(
     reason: EndReason,
     grace_secs: i64,
 ) {
-    if let Some(entry) = state.pods.get_mut(uid)
-        && entry.standing().admission_wait().is_some()
-    {
-        // Nothing was mounted or created for the pod, unless an earlier agent admitted it.
-        entry.ledger.volumes_and_cgroup_released = entry.observed.as_ref().is_some_and(|r| r.pod.is_empty());
-    }
     let ended = state.pods.end(uid, reason, grace_secs, cx.now.mono);
     let Some(entry) = state.pods.get_mut(uid) else { return };
     let interrupt = match ended {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use model::k8s::PodStatus;
-use model::observed::{ContainerState, ObservedPod};
+use model::observed::{ContainerState, ObservedContainer, ObservedPod};
 use model::pod::{ContainerKind, PodView};
 use model::why::{Cause, Why};
 use model::{ApiEvent, PodUid};
@@ -24,7 +24,9 @@ use crate::lifecycle::Lifecycle;
 use crate::plan::{PlanNote, PodPlan, plan_pod};
 use crate::sandbox::sandbox_change;
 use crate::sandbox_placement::{self, SandboxPlacement};
-use crate::state::{AdmissionWait, EndReason, FailureReason, NodeState, PodEntry, RunningPlan, WhySince};
+use crate::state::{
+    AdmissionWait, EndReason, FailureReason, Held, NodeState, PodEntry, RunningPlan, WhySince,
+};
 use crate::status::{self, StatusCheck};
 
 /// Keys of Events that hold now are few; older ones are of no use.
@@ -45,6 +47,7 @@ pub(super) fn settle(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
             abandon_lost_restarts(entry);
         }
         refresh_status(state, cx, uid);
+        note_held(state, cx, uid);
         if !advance_lifecycle(state, cx, uid) {
             break;
         }
@@ -73,6 +76,32 @@ fn undecided(state: &mut NodeState, cx: &mut Context, uid: &PodUid, wait: Admiss
         AdmissionWait::Room if !cx.undecided.contains(uid) => cx.undecided.push_back(uid.clone()),
         AdmissionWait::Room | AdmissionWait::Turn | AdmissionWait::Node => {}
     }
+}
+
+/// A pod that ends takes nothing from others once nothing of it runs, although its sandboxes may have to be stopped
+/// again: an agent that starts does not know which of them were.
+fn note_held(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
+    let Some(held) = state.pods.get(uid).and_then(held_now) else { return };
+    if state.pods.hold(uid, held) {
+        cx.room_changed(state);
+    }
+}
+
+/// `None`: that cannot be told from what is known.
+fn held_now(entry: &PodEntry) -> Option<Held> {
+    let phase = |status: &PodStatus| PodPhase::of(status).is_some_and(PodPhase::is_terminal);
+    let may_start_nothing = match entry.lifecycle().may_start() {
+        true => entry.plan.is_none() && entry.view().pod.status.as_ref().is_some_and(phase),
+        // A plan from before the end may be about to start something.
+        false => entry.plan.as_ref().is_none_or(|plan| !plan.cancelled),
+    };
+    let observed = entry.fresh_observation().filter(|_| may_start_nothing)?;
+    let runs = |c: &ObservedContainer| matches!(c.state, ContainerState::Running | ContainerState::Unknown);
+    Some(match observed.anything_running() {
+        false => Held::Nothing,
+        true if observed.containers.iter().any(runs) => Held::Everything,
+        true => Held::Ports,
+    })
 }
 
 /// Makes one transition of the lifecycle, if one is due. `false`: the lifecycle is unchanged, or the pod is forgotten.
@@ -448,7 +477,7 @@ fn apply_note(state: &mut NodeState, cx: &mut Context, uid: &PodUid, note: PlanN
     }
 }
 
-fn set_timer(state: &mut NodeState, cx: &mut Context, uid: &PodUid, at: Option<model::Mono>) {
+pub(super) fn set_timer(state: &mut NodeState, cx: &mut Context, uid: &PodUid, at: Option<model::Mono>) {
     let Some(entry) = state.pods.get_mut(uid) else { return };
     if entry.timer != at {
         entry.timer = at;

@@ -183,7 +183,8 @@ impl Cgroups for HostCgroups {
         let path = self.path_to_change(&spec.name)?;
         let shown =
             format!("[{}]", spec.name.0.iter().map(|part| format!("{part:?}")).collect::<Vec<_>>().join(" "));
-        self.with_layout(&path, move |layout, below| check_exists(layout, below, shown)).await?;
+        let values = spec.values.clone();
+        self.with_layout(&path, move |layout, below| check_exists(layout, below, &values, shown)).await?;
         if let Driver::Systemd(units) = &*self.driver.load_full() {
             self.ensure_slice(units.as_ref(), &spec.name, &path, &spec.values).await?;
         }
@@ -253,14 +254,19 @@ fn exists(layout: &CgroupLayout, below: &str) -> Result<bool, CgroupError> {
     }
 }
 
-/// `shown`: the name as the error has it.
-fn check_exists(layout: &CgroupLayout, below: &str, shown: String) -> Result<(), CgroupError> {
+/// Whether the cgroup is there, with all that these values need. `shown`: the name as the error has it.
+fn check_exists(
+    layout: &CgroupLayout,
+    below: &str,
+    values: &CgroupValues,
+    shown: String,
+) -> Result<(), CgroupError> {
     let (what, missing) = match layout {
         CgroupLayout::V1(_) => {
             let paths = layout.missing(below);
             ("paths", paths.iter().map(|path| path.display().to_string()).collect())
         }
-        CgroupLayout::V2 { root } => ("controllers", v2::missing(root, below)?),
+        CgroupLayout::V2 { root } => ("controllers", v2::missing_for(root, below, values)?),
     };
     let is_there = missing.is_empty() && layout.directories(below).iter().any(|path| path.is_dir());
     match is_there {

@@ -27,8 +27,25 @@ pub(super) fn update(root: &Path, below: &str, values: &CgroupValues) -> Result<
     file::apply(&directory, wanted(root, &directory, values)?)
 }
 
+/// The controllers of the host that the cgroup lacks for these values.
+pub(super) fn missing_for(
+    root: &Path,
+    below: &str,
+    values: &CgroupValues,
+) -> Result<Vec<String>, CgroupError> {
+    let memory = [values.memory_limit.is_some(), values.memory_min.is_some(), values.memory_low.is_some()];
+    let is_needed = |controller: &str| match controller {
+        "cpu" => values.cpu_shares.is_some() || values.cpu_quota.is_some() || values.cpu_period.is_some(),
+        "memory" => memory.contains(&true),
+        "pids" => values.pids_limit.is_some(),
+        "hugetlb" => !values.hugepage_limits.is_empty(),
+        _ => false,
+    };
+    Ok(missing(root, below)?.into_iter().filter(|controller| is_needed(controller)).collect())
+}
+
 /// The needed controllers of the host that the cgroup lacks.
-pub(super) fn missing(root: &Path, below: &str) -> Result<Vec<String>, CgroupError> {
+fn missing(root: &Path, below: &str) -> Result<Vec<String>, CgroupError> {
     let own = match controllers(&root.join(below)) {
         Ok(own) => own,
         Err(CgroupError::Io { source, .. })

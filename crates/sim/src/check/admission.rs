@@ -1,8 +1,10 @@
 //! Invariants about who is admitted beside whom, computed from what the sources delivered.
 
 use decide::NodeState;
+use decide::observation_guard::PodObservation;
 use decide::resources::{Overhead, is_critical, node_allocatable, pod_requests};
 use decide::state::{AdmissionWait, PodEntry};
+use model::observed::ContainerState;
 use model::pod::{PodView, Source};
 use model::{PodPhase, PodReason, PodUid};
 
@@ -46,14 +48,15 @@ impl InvariantChecker {
     }
 
     /// It may run, or something of it may still run. Not counted are pods that were removed by force, as with upstream,
-    /// and pods of which an earlier agent reported the end: they are torn down.
-    fn holds_room(&self, uid: &PodUid, entry: &PodEntry) -> bool {
+    /// pods of which an earlier agent reported the end, and those that end and whose containers were seen to have ended.
+    pub(super) fn holds_room(&self, uid: &PodUid, entry: &PodEntry) -> bool {
         let standing = entry.standing();
         let shown = entry.view().pod.status.as_ref();
         if shown.and_then(PodPhase::of).is_some_and(PodPhase::is_terminal) {
             return false;
         }
         standing.admission_wait().is_none()
+            && !containers_ended(entry)
             && standing.rejection().is_none()
             && !standing.is_removed()
             && !entry.lifecycle().is_terminated()
@@ -76,4 +79,16 @@ impl InvariantChecker {
             is_critical(&pod) && (!is_critical(victim) || higher)
         })
     }
+}
+
+/// The pod ends, and none of its containers was seen to run any more.
+fn containers_ended(entry: &PodEntry) -> bool {
+    let shown = entry.view().pod.status.as_ref();
+    let ends =
+        !entry.lifecycle().may_start() || shown.and_then(PodPhase::of).is_some_and(PodPhase::is_terminal);
+    let ended = |seen: &PodObservation| {
+        let runs = |state| matches!(state, ContainerState::Running | ContainerState::Unknown);
+        !seen.pod.containers.iter().any(|container| runs(container.state))
+    };
+    ends && entry.observed.as_ref().is_some_and(ended)
 }

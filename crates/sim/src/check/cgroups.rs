@@ -5,6 +5,7 @@ use decide::cgroups::{kubepods, qos_cgroup};
 use decide::node_requests::ClassRequests;
 use decide::resources::{Amounts, cpu_shares, node_allocatable};
 use decide::state::PodEntry;
+use model::PodUid;
 use model::cgroup::CgroupSpec;
 use model::node::{HostFacts, NodeConfig};
 use model::pod::QosClass;
@@ -27,15 +28,11 @@ impl InvariantChecker {
 
     /// The pods that were admitted fit the node, one with the other.
     pub fn requests_fit(&mut self, state: &NodeState) {
-        let counts = |entry: &&PodEntry| {
-            let standing = entry.standing();
-            !(standing.is_orphan()
-                || standing.lifecycle().is_terminated()
-                || standing.rejection().is_some()
-                || standing.is_removed())
+        let counts = |(uid, entry): &(&PodUid, &PodEntry)| {
+            !entry.standing().is_orphan() && self.holds_room(uid, entry)
         };
         let mut requested = Amounts::default();
-        state.pods.values().filter(counts).for_each(|entry| requested.add(entry.requests()));
+        state.pods.iter().filter(counts).for_each(|(_, entry)| requested.add(entry.requests()));
         let allocatable = node_allocatable(&state.config, &state.facts);
         let over = requested
             .iter()
@@ -57,7 +54,9 @@ pub fn wrong_class_values(world: &World, state: &NodeState) -> Option<String> {
     }
     let mut requests = ClassRequests::default();
     for entry in state.pods.values() {
-        if entry.standing().is_orphan() || entry.lifecycle().is_terminated() {
+        let standing = entry.standing();
+        let admitted = standing.admission_wait().is_none() && standing.rejection().is_none();
+        if !admitted || standing.is_orphan() || entry.lifecycle().is_terminated() {
             continue;
         }
         let memory = u64::try_from(entry.requests().memory_bytes()).unwrap_or(0);

@@ -50,7 +50,7 @@ fn a_critical_pod_waits_until_its_victim_has_released_its_resources() {
         state vip                       => syncing
         # What the victim releases is reserved; what is left over is not given away before it is free.
         api small medium large vip extra
-        => W extra OutOfcpu: Node didn't have enough resource: cpu, requested: 5000, used: 85000, capacity: 64000
+        => W extra OutOfcpu: Node didn't have enough resource: cpu, requested: 5000, used: 85000, capacity: 64000 | run extra: tear-down > drop-cgroup kubepods/burstable/podextra
         done large                      => read large
         why vip                         => waits for cpu of large_ns(large)
         read large: s0 dead; c#0 exit(0)
@@ -100,7 +100,7 @@ fn a_critical_pod_for_which_no_room_can_be_made_is_refused() {
     on_full_node(
         r"
         api small medium large giant
-        => W giant UnexpectedAdmissionError: Unexpected error while attempting to recover from admission failure: preemption: error finding a set of pods to preempt: no set of running pods found to reclaim resources: [(res: cpu, q: 1000), ]
+        => W giant UnexpectedAdmissionError: Unexpected error while attempting to recover from admission failure: preemption: error finding a set of pods to preempt: no set of running pods found to reclaim resources: [(res: cpu, q: 1000), ] | run giant: tear-down > drop-cgroup kubepods/burstable/podgiant
         counted                         => -
         state small                     => syncing
         ",
@@ -136,7 +136,8 @@ fn who_waits_may_be_removed() {
     let run = on_full_node(
         r"
         api small medium large vip
-        api small medium large          => run vip: remove-dir + remove-logs ns_vip_vip
+        api small medium large          => run vip: tear-down > drop-cgroup kubepods/burstable/podvip
+        done vip                        => run vip: remove-dir + remove-logs ns_vip_vip
         state vip                       => finished
         done large
         read large: s0 dead; c#0 exit(0)
@@ -206,6 +207,91 @@ fn a_pod_with_a_start_time_stays_admitted() {
     }
 }
 
+/// The agent does not know that an earlier one stopped the sandbox: it is stopped again, and nobody waits for that.
+#[test]
+fn pods_that_completed_before_a_restart_take_nothing() {
+    let pods = r#"
+        pod done = run c; c: {resources: {requests: {cpu: 60}}}; status: {phase: Succeeded, startTime: "2026-01-01T00:00:00Z"}; spec: {restartPolicy: Never}
+        pod new = run c; c: {resources: {requests: {cpu: 60}}}
+        show events
+        started
+        ready
+        services
+    "#;
+    for order in [
+        "api new done\n read all: done = s0 dead; c#0 exit(0)",
+        "read all: done = s0 dead; c#0 exit(0)\n api new done",
+    ] {
+        let run = check_on(api(), &format!("{pods}{order}"));
+        assert!(run.state.pods[&"new".into()].standing().rejection().is_none(), "{order}");
+    }
+    let run = check_on(api(), &format!("{pods} api new done\n read all: done = s0 ready; c#0 running"));
+    assert!(run.state.pods[&"new".into()].standing().rejection().is_some(), "it still runs");
+}
+
+/// Its grace period is over since long: others go instead.
+#[test]
+fn a_pod_that_does_not_end_is_not_waited_for_for_ever() {
+    on_full_node(
+        r"
+        evict medium 9
+        api small medium large vip2
+        why vip2                        => waits for cpu of medium_ns(medium)
+        show timers
+        due pod vip2 @19s
+        why vip2                        => waits for cpu of small_ns(small)
+        counted                         => preempted for cpu 1
+        ",
+    );
+}
+
+/// The network of the victim can't be torn down now, perhaps because the critical pod is to do that.
+#[test]
+fn a_victim_without_containers_has_made_room() {
+    on_full_node(
+        r"
+        api small medium large vip
+        why vip                         => waits for cpu of large_ns(large)
+        read large: s0 ready; c#0 exit(0) => run vip: dirs + cgroup > sandbox#0 | look img-c:1
+        state large                     => terminating 30s
+        ",
+    );
+}
+
+/// An earlier agent may have mounted its volumes and ended before it told the API server of the pod.
+#[test]
+fn what_may_be_left_of_an_undecided_pod_is_torn_down() {
+    check_on(
+        api(),
+        r#"
+        pod going = run c; meta: {deletionTimestamp: "2026-01-01T00:00:00Z", deletionGracePeriodSeconds: 30}
+        show events
+        started
+        ready
+        services
+        read all:
+        api going                       => run going: tear-down > drop-cgroup kubepods/besteffort/podgoing
+        "#,
+    );
+}
+
+#[test]
+fn an_older_node_does_not_replace_a_newer_one() {
+    let version = |node: &model::k8s::Node, version: &str| {
+        let mut node = node.clone();
+        node.metadata.resource_version = Some(version.into());
+        std::sync::Arc::new(node)
+    };
+    let node = super::cluster::node("n");
+    for (known, read, kept) in [("9", "10", "10"), ("10", "9", "10"), ("10", "10", "10"), ("10", "x", "x")] {
+        let mut run = check_on(api(), "up");
+        run.event(crate::Event::NodeObserved(Some(version(&node, known))));
+        run.event(crate::Event::NodeRead(Ok(version(&node, read))));
+        let now = run.state.node.as_ref().and_then(|node| node.metadata.resource_version.clone());
+        assert_eq!(now.as_deref(), Some(kept), "{known} then {read}");
+    }
+}
+
 const ELSEWHERE: &str = "
     pod here = run c; spec: {nodeSelector: {disk: ssd}}
     pod too = run c; spec: {nodeSelector: {disk: ssd}}
@@ -213,6 +299,7 @@ const ELSEWHERE: &str = "
     up
     node n
 ";
+const TEAR_DOWN: &str = "run here: tear-down > drop-cgroup kubepods/besteffort/podhere";
 const REFUSED: &str =
     "NodeAffinity: Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector";
 
@@ -235,20 +322,25 @@ fn the_node_is_read_again_before_a_refusal_for_affinity() {
     // What is read again refuses it too.
     check_on(
         api(),
-        &format!("{ELSEWHERE} api here => read node\n node-read labels disk=hdd => W here {REFUSED}"),
+        &format!(
+            "{ELSEWHERE} api here => read node\n node-read labels disk=hdd => W here {REFUSED} | {TEAR_DOWN}"
+        ),
     );
     // It can't be read: what was known counts.
-    check_on(api(), &format!("{ELSEWHERE} api here => read node\n node-read fails => W here {REFUSED}"));
+    check_on(
+        api(),
+        &format!("{ELSEWHERE} api here => read node\n node-read fails => W here {REFUSED} | {TEAR_DOWN}"),
+    );
     // The pod went meanwhile, and another one is decided by a reading of its own.
     check_on(
         api(),
         &format!(
-            "{ELSEWHERE} api here => read node\n api too => run here: remove-dir + remove-logs ns_here_here\n why too => waits for the node
-            node-read fails => read node\n node-read fails => W too {REFUSED}"
+            "{ELSEWHERE} api here => read node\n api too => {TEAR_DOWN}\n why too => waits for the node
+            node-read fails => read node\n node-read fails => W too {REFUSED} | run too: tear-down > drop-cgroup kubepods/besteffort/podtoo"
         ),
     );
     // Without a cluster there is nothing to read.
     check(&format!(
-        "pod here = run c; spec: {{nodeSelector: {{disk: ssd}}}}\n show events\n up\n file here => W here {REFUSED}"
+        "pod here = run c; spec: {{nodeSelector: {{disk: ssd}}}}\n show events\n up\n file here => W here {REFUSED} | {TEAR_DOWN}"
     ));
 }

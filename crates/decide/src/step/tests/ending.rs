@@ -308,6 +308,8 @@ fn a_rejected_pod_never_runs() {
         file a b
             => W b UnexpectedAdmissionError: Unexpected error while attempting to recover from admission failure: preemption: error finding a set of pods to preempt: no set of running pods found to reclaim resources: [(res: pods, q: 1), ]
             => status b Failed(UnexpectedAdmissionError)
+            => run b: tear-down > drop-cgroup kubepods/besteffort/podb
+        done b
         state b                        => finished
         why b                          => rejected UnexpectedAdmissionError
         file a                         => run b: remove-dir + remove-logs ns_b_b

@@ -217,6 +217,7 @@ fn new_pods_are_refused_while_the_node_is_short() {
         show events
         api a b k n
             => W n Evicted: The node had condition: [MemoryPressure].
+            => run n: tear-down > drop-cgroup kubepods/besteffort/podn
         ",
     );
 }

@@ -197,10 +197,10 @@ fn cgroups_above_pods_follow_what_is_asked_for() {
         pod a = c: {resources: {requests: {cpu: 500m}}}
         pod b = c: {resources: {requests: {cpu: 1500m}}}
         started
-        # their spelling is not known before the runtime has spoken
+        # their spelling is not known before the runtime has spoken, nor which pods were admitted before it has listed
         file a                             => -
-        ready                              => cgroups burstable=512
-        read all: a = s0 ready; c#0 running => -
+        ready                              => -
+        read all: a = s0 ready; c#0 running => cgroups burstable=512
         file a b                           => cgroups burstable=2048 | run b: dirs + cgroup > sandbox#0 | look img-c:1
         file b                             => run a: stop c#0 30s > stop-sandbox s0
         done a

@@ -50,8 +50,13 @@ fn limits_that_are_refused_are_tried_each_minute() {
     let mut run = up(NodeConfig::default());
     assert_eq!(run.event(written(&["kubepods"])), [failed, "timer node-cgroups @60s"]);
     assert_eq!(run.event(written(&["kubepods"])), ["timer node-cgroups @60s"], "not said again");
-    run.line("+60s");
+    // A class failed as well: all is written sooner, and said no sooner.
+    assert_eq!(run.event(written(&["kubepods", "kubepods/burstable"])), ["timer node-cgroups @10s"]);
+    run.line("+10s");
     assert_eq!(run.event(Event::Timer(TimerKey::NodeCgroups)), ["cgroups burstable=2"]);
+    assert_eq!(run.event(written(&["kubepods"])), ["timer node-cgroups @70s"]);
+    run.line("+50s");
+    run.event(Event::Timer(TimerKey::NodeCgroups));
     assert_eq!(run.event(written(&["kubepods"])), [failed, "timer node-cgroups @120s"]);
     run.line("+60s");
     run.event(Event::Timer(TimerKey::NodeCgroups));
@@ -110,7 +115,9 @@ fn reserved_cgroups_are_written_once_or_end_the_agent() {
     let mut run = Script::new(reserving(&[(ReservedFor::System, "/sys"), (ReservedFor::System, "/b")]));
     run.line("show events");
     assert_eq!(run.line("started"), ["check+driver", "read all"], "nothing before the runtime has spoken");
-    assert_eq!(run.line("ready"), ["reserve sys b"]);
+    run.line("ready");
+    assert_eq!(run.line("read all:"), ["list artifacts"; 0], "the controllers may not be enabled yet");
+    assert_eq!(run.event(written(&[])), [ENFORCED, "reserve sys b"]);
     let results = || Event::ReservedCgroupsWritten { results: vec![Ok(()), Err("gone".into())] };
     let failed = "Failed to enforce System Reserved Cgroup Limits on \"/b\": gone";
     assert_eq!(
@@ -131,7 +138,9 @@ fn a_reservation_of_nothing_ends_the_agent() {
     run.line("started");
     let failed = "Failed to enforce Kube Reserved Cgroup Limits on \"/kube\": \
                   [\"kube\"] cgroup is not configured properly";
-    assert_eq!(run.line("ready"), [format!("end: {failed}")]);
+    run.line("ready");
+    run.line("read all:");
+    assert_eq!(run.event(written(&["kubepods"])).last(), Some(&format!("end: {failed}")));
 }
 
 #[test]
@@ -160,6 +169,24 @@ fn a_pod_whose_cgroup_is_gone_starts_again() {
     run.line("done a");
     let effects = run.line("read a: s1 ready; s0 dead; c#0 exit(0)");
     assert!(effects.iter().all(|effect| !effect.contains("stop")), "{effects:?}");
+}
+
+/// What an earlier agent admitted is known with the first observation, and what is not admitted has no share.
+#[test]
+fn classes_get_what_their_admitted_pods_request() {
+    let mut run = Script::new(NodeConfig { sources: vec![model::pod::Source::Api], ..NodeConfig::default() });
+    run.line("show cgroups");
+    run.line("pod a = run c; c: {resources: {requests: {cpu: 1}}}");
+    run.line("pod new = c: {resources: {requests: {cpu: 63}}}");
+    run.line("pod big = c: {resources: {requests: {cpu: 64}}}");
+    run.line("started");
+    run.line("services");
+    run.line("api a new big");
+    let none = |effects: &[String]| !effects.iter().any(|effect| effect.starts_with("cgroups"));
+    assert!(none(&run.line("ready")));
+    let effects = run.line("read all: a = s0 ready; c#0 running");
+    let seen: Vec<&String> = effects.iter().filter(|effect| effect.starts_with("cgroups")).collect();
+    assert_eq!(seen, ["cgroups burstable=1024", "cgroups burstable=65536"], "never what big requests");
 }
 
 /// The agent removes it itself when the pod ends.

@@ -118,3 +118,21 @@ async fn a_process_that_does_not_go_is_told_of() {
     assert!(matches!(&error, CgroupError::Busy { path, pids: 1 } if path == "/kubepods"), "{error}");
     assert!(dir.path().join("kubepods/pod1").exists());
 }
+
+#[test]
+fn only_controllers_of_written_values_are_needed() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("sys")).unwrap();
+    std::fs::write(dir.path().join("cgroup.controllers"), "cpuset cpu io memory hugetlb pids\n").unwrap();
+    std::fs::write(dir.path().join("sys/cgroup.controllers"), "cpu pids\n").unwrap();
+    let none = CgroupValues::default();
+    let cpu = CgroupValues { cpu_shares: Some(2), pids_limit: Some(9), ..none.clone() };
+    let memory = CgroupValues { memory_limit: Some(1), ..cpu.clone() };
+    let pages = CgroupValues { hugepage_limits: [("2MB".to_owned(), 0)].into(), ..cpu.clone() };
+    for (values, missing) in
+        [(none, vec![]), (cpu, vec![]), (memory, vec!["memory"]), (pages, vec!["hugetlb"])]
+    {
+        let found = super::super::v2::missing_for(dir.path(), "sys", &values).unwrap();
+        assert_eq!(found, missing, "{values:?}");
+    }
+}
