@@ -221,6 +221,8 @@ pub enum Held {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ObservationRequest {
     pub in_flight: bool,
+    /// When the one that is in flight was requested. The answer to an earlier one does not end it.
+    pub requested_at: Mono,
     /// An observation that begins at or after this is wanted.
     pub wanted: Option<Mono>,
     /// When the pod is observed once more after a container of it was started.

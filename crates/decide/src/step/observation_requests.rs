@@ -13,6 +13,7 @@ pub(super) fn request_observation(state: &mut NodeState, cx: &mut Context, uid: 
     entry.observation_request.wanted = Some(cx.now.mono);
     if !entry.observation_request.in_flight {
         entry.observation_request.in_flight = true;
+        entry.observation_request.requested_at = cx.now.mono;
         cx.emit(Effect::Observe(Scope::Pod(uid.clone())));
     }
 }

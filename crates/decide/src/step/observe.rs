@@ -13,7 +13,7 @@ use super::{
 use crate::effect::{LogLevel, TimerKey};
 use crate::event::{Hint, RuntimeCheck};
 use crate::observation_guard::PodObservation;
-use crate::state::NodeState;
+use crate::state::{NodeState, ObservationRequest};
 
 /// Limit for hints about ids that no observation has shown yet. It is large enough for a burst.
 const UNKNOWN_IDS_KEPT: usize = 4096;
@@ -28,15 +28,22 @@ pub(super) fn observation_done(state: &mut NodeState, cx: &mut Context, observat
     match observation.scope {
         Scope::Pod(uid) => {
             let Some(entry) = state.pods.get_mut(&uid) else { return };
-            entry.observation_request.in_flight = false;
+            // Several may be under way: a pod that comes back while it is being observed is observed anew. If each answer led
+            // to a request, they would never end.
+            if at >= entry.observation_request.requested_at {
+                entry.observation_request.in_flight = false;
+            }
             let full_name = entry.view().full_name.clone();
             let empty = || Arc::new(ObservedPod::empty(uid.clone(), full_name));
             let pod = pods.find(|p| p.uid == uid).unwrap_or_else(empty);
             if !apply_pod_observation(state, cx, &uid, at, pod) {
                 return confirm::schedule_confirmation(state, cx, &uid);
             }
-            let entry = state.pods.get_mut(&uid);
-            if entry.is_some_and(|e| e.observation_request.wanted.is_some_and(|wanted| at < wanted)) {
+            let request = state.pods.get(&uid).map(|entry| entry.observation_request);
+            let again = |request: ObservationRequest| {
+                !request.in_flight && request.wanted.is_some_and(|wanted| at < wanted)
+            };
+            if request.is_some_and(again) {
                 request_observation(state, cx, &uid);
             }
         }

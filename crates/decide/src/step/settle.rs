@@ -205,6 +205,10 @@ fn refresh_status(state: &mut NodeState, cx: &mut Context, uid: &PodUid) {
         // The last status stays until the statuses of all containers can be read.
         return;
     }
+    if entry.standing().is_removed() && entry.status.is_none() && reading.pod.is_empty() {
+        // Removed before this agent said anything of it, and nothing of it is left: what an earlier agent said stays.
+        return;
+    }
     let qos = entry.qos();
     let view = view_for_status(entry);
     let none = BTreeMap::new();

@@ -2,7 +2,7 @@
 
 use decide::NodeState;
 use decide::observation_guard::PodObservation;
-use decide::resources::{Overhead, is_critical, node_allocatable, pod_requests};
+use decide::resources::{Amounts, Overhead, is_critical, node_allocatable, pod_requests};
 use decide::state::{AdmissionWait, PodEntry};
 use model::observed::ContainerState;
 use model::pod::{PodView, Source};
@@ -11,6 +11,17 @@ use model::{PodPhase, PodReason, PodUid};
 use super::InvariantChecker;
 
 impl InvariantChecker {
+    /// What pods may request. Admission goes by what the Node object shows. `None`: somebody else has written that, and
+    /// changes it while pods run.
+    pub(super) fn offered(&mut self, state: &NodeState) -> Option<Amounts> {
+        let own = node_allocatable(&state.config, &state.facts);
+        let shown = state.node.as_ref().and_then(|node| node.status.as_ref()?.allocatable.as_ref());
+        self.allocatable_is_foreign |= shown.is_some_and(|shown| {
+            !shown.is_empty() && Amounts::from_api(Some(shown)).cpu_millis() != own.cpu_millis()
+        });
+        (!self.allocatable_is_foreign).then_some(own)
+    }
+
     /// Admitted pods never request more than there is, and whoever was preempted was less important than a pod that waits
     /// for its room.
     pub(super) fn admissions_are_right(&mut self, state: &NodeState) {
@@ -27,7 +38,7 @@ impl InvariantChecker {
                 new_victims.push(uid.clone());
             }
         }
-        let allocatable = node_allocatable(&state.config, &state.facts).cpu_millis();
+        let allocatable = self.offered(state).map_or(i64::MAX, |offered| offered.cpu_millis());
         if requested > allocatable {
             let message = format!("admitted pods request {requested}m of {allocatable}m CPU");
             self.violate("room", message);

@@ -3,16 +3,25 @@
 use decide::NodeState;
 use decide::cgroups::{kubepods, qos_cgroup};
 use decide::node_requests::ClassRequests;
-use decide::resources::{Amounts, cpu_shares, node_allocatable};
+use decide::resources::{Amounts, CPU, cpu_shares};
 use decide::state::PodEntry;
 use model::PodUid;
 use model::cgroup::CgroupSpec;
 use model::node::{HostFacts, NodeConfig};
 use model::pod::QosClass;
+use model::quantity::Quantity;
 
 use super::InvariantChecker;
 use crate::workload::{RESERVED_MEMORY, RESERVED_PIDS};
 use crate::world::World;
+
+/// As admission compares: CPU in thousandths, anything else in whole units.
+fn exceeds(name: &str, amount: Quantity, offered: Quantity) -> bool {
+    match name {
+        CPU => amount.milli_value() > offered.milli_value(),
+        _ => amount.value() > offered.value(),
+    }
+}
 
 impl InvariantChecker {
     /// The limits of all pods are what the host has, less what is reserved, at every write.
@@ -33,10 +42,10 @@ impl InvariantChecker {
         };
         let mut requested = Amounts::default();
         state.pods.iter().filter(counts).for_each(|(_, entry)| requested.add(entry.requests()));
-        let allocatable = node_allocatable(&state.config, &state.facts);
-        let over = requested
-            .iter()
-            .find(|(name, amount)| allocatable.get(name).is_some_and(|offered| *amount > offered));
+        let Some(allocatable) = self.offered(state) else { return };
+        let over = requested.iter().find(|(name, amount)| {
+            allocatable.get(name).is_some_and(|offered| exceeds(name, *amount, offered))
+        });
         if let Some((name, amount)) = over {
             let offered = allocatable.amount(name);
             self.violate(

@@ -61,6 +61,8 @@ pub struct InvariantChecker {
     completed_inits: BTreeMap<SandboxId, BTreeSet<String>>,
     /// Pods that may run, as of the last step of this agent.
     admitted: BTreeSet<PodUid>,
+    /// The Node object has shown an allocatable amount of CPU that this agent did not compute.
+    allocatable_is_foreign: bool,
     /// Pods that this agent preempted.
     preempted: BTreeSet<PodUid>,
     /// The same of earlier agents. The API server may not know of it, and a late patch may undo it; the next agent then

@@ -44,11 +44,28 @@ fn after_a_change_only_a_later_reading_counts() {
         file a                             => run a: dirs + cgroup > sandbox#0 | look img-c:1
         +2s
         done a                             => read a
-        # began before the sandbox was there
-        read a @1s:                        => read a
+        # Began before the sandbox was there; the observation that was requested since is still under way.
+        read a @1s:                        => -
         why a                              => creating sandbox#0; c: pulling img-c:1
         read a @2s: s0 ready               => -
         why a                              => c: pulling img-c:1
+        ",
+    );
+}
+
+/// A pod that comes back while it is observed is observed anew, so two answers are on their way.
+#[test]
+fn an_answer_to_an_earlier_request_leads_to_no_other() {
+    check(
+        r"
+        up
+        file a
+        +2s
+        done a                             => read a
+        read a @1s:                        => -
+        read a @1.5s:                      => -
+        read a @1.9s:                      => -
+        read a @2s: s0 ready               => -
         ",
     );
 }

@@ -47,7 +47,7 @@ fn a_container_that_is_not_started_for_long_is_replaced() {
         # an observation that began before the ten seconds were over tells nothing
         read a @8s: s0 ready; c#0 created  => -
         due start a @10s                   => read a
-        read a @9.9s: s0 ready; c#0 created => read a
+        read a @9.9s: s0 ready; c#0 created => -
         read a @10s: s0 ready; c#0 created => run a: remove c#0?
         done a                             => read a
         "
