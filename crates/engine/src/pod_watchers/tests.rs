@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use decide::{Event, step};
+use decide::{ActionResult, Event, step};
 use futures::FutureExt;
 use model::k8s::Pod;
 use model::node::{HostFacts, NodeConfig};
@@ -54,6 +54,18 @@ impl Node {
     fn read(&mut self) {
         let at = Mono(self.now + 500_000_000);
         self.event(Event::Observed(Observation { scope: Scope::All, at, pods: Vec::new() }));
+    }
+
+    /// The plan that runs for the pod has worked.
+    fn plan_works(&mut self, uid: &PodUid) {
+        let plan = self.state.pods[uid].plan.clone().expect("a plan");
+        for (stage, actions) in plan.stages.iter().enumerate() {
+            for action in 0..actions.actions.len() {
+                let (uid, epoch, result) = (uid.clone(), plan.epoch, ActionResult::Ok);
+                self.event(Event::ActionDone { uid, epoch, stage, action, result });
+            }
+        }
+        self.event(Event::PlanEnded { uid: uid.clone(), epoch: plan.epoch });
     }
 
     fn watch(&mut self) -> (Vec<String>, PodWatch) {
@@ -146,12 +158,13 @@ fn a_pod_that_ended_before_is_told_of_until_its_source_removes_it() {
         Event::PodChanged { source: Source::Api, pod: Arc::new(pod) }
     };
     node.event(refused("x"));
+    node.plan_works(&"a".into());
     assert!(has_finished(&node.state.pods[&"a".into()]));
     let (names, mut late) = node.watch();
     assert_eq!(names, ["a x"]);
     node.event(refused("y"));
     node.event(Event::PodRemoved { source: Source::Api, uid: "a".into() });
-    assert_eq!(waiting(&mut early), ["added a x", "modified a y", "deleted a a_ns"]);
+    assert_eq!(waiting(&mut early), ["added a x", "deleted a a_ns"], "it ended while it was watched");
     assert_eq!(waiting(&mut late), ["modified a y", "deleted a a_ns"]);
     node.watchers.pod_forgotten(&"a".into(), || {});
     assert_eq!([waiting(&mut early), waiting(&mut late)], [[""; 0]; 2], "nothing after the deletion");

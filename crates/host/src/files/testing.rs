@@ -67,7 +67,9 @@ impl LoopDevice {
         std::fs::File::options().create(true).append(true).open(file).unwrap().set_len(bytes).unwrap();
         let output = Command::new("losetup").args(["-f", "--show"]).arg(file).output().unwrap();
         assert!(output.status.success(), "{output:?}");
-        let path = String::from_utf8(output.stdout).unwrap().trim().into();
+        let path: PathBuf = String::from_utf8(output.stdout).unwrap().trim().into();
+        // A test that was killed may have left the device read-only, which outlives the file that it was attached to.
+        assert!(Command::new("blockdev").arg("--setrw").arg(&path).status().unwrap().success());
         Self { path, file: file.canonicalize().unwrap() }
     }
 }

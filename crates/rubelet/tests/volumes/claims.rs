@@ -26,6 +26,8 @@ impl Drop for Storage {
             let _ = Command::new("umount").arg("-l").arg(mount).status();
         }
         for device in &self.loops {
+            // A device keeps this setting when it is attached to another file.
+            let _ = Command::new("blockdev").args(["--setrw", device]).status();
             let _ = Command::new("losetup").args(["-d", device]).status();
         }
     }
@@ -50,6 +52,8 @@ impl Storage {
         let file = self.directory("disks").join(name);
         std::fs::File::create(&file).and_then(|f| f.set_len(32 << 20)).expect("a file");
         let device = run(Command::new("losetup").args(["-f", "--show"]).arg(&file)).trim().to_owned();
+        // A test that was killed may have left it read-only.
+        run(Command::new("blockdev").args(["--setrw", &device]));
         self.loops.push(device.clone());
         device
     }

@@ -131,6 +131,8 @@ impl Service {
         if device.is_empty() {
             return Err(format!("losetup: {}", String::from_utf8_lossy(&made.stderr)));
         }
+        // A test that was killed may have left it read-only.
+        run("blockdev", &["--setrw", &device])?;
         fs::write(note, &device).map_err(|error| error.to_string())?;
         Ok(device.into())
     }
