@@ -190,10 +190,10 @@ fn fields_without_effect_are_listed_once_and_only_when_they_differ() {
     let files = Files::new(
         "port: 10250\nhairpinMode: none\nvolumePluginDir: /p\nstaticPodPath: /m\nshutdownGracePeriod: 0s\n",
     )
-    .drop_in("10.conf", "hairpinMode: hairpin-veth\ncpuManagerPolicy: static\npodsPerCore: 3\n");
+    .drop_in("10.conf", "hairpinMode: hairpin-veth\ntopologyManagerScope: pod\npodsPerCore: 3\n");
     assert_eq!(
         files.loaded().warnings,
-        ["configuration fields are accepted but have no effect yet: cpuManagerPolicy, volumePluginDir"]
+        ["configuration fields are accepted but have no effect yet: topologyManagerScope, volumePluginDir"]
     );
 }
 

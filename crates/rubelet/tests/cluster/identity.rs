@@ -169,9 +169,11 @@ impl Joined {
         let mut variables: Vec<String> = environment.map(|line| line.trim_matches('"').to_owned()).collect();
         let file = fs::read_to_string(lib.join("kubeadm-flags.env")).expect("the flags");
         variables.extend(file.lines().map(|line| line.replace('"', "")));
-        // The directories that are below the root elsewhere.
+        // The directories that are below the root elsewhere. A machine that runs tests may have a nearly full disk, which is
+        // none of this test's business.
         let own = format!(
-            "KUBELET_EXTRA_ARGS=--root-dir={dir}/var/lib/kubelet --cert-dir={dir}/var/lib/kubelet/pki"
+            "KUBELET_EXTRA_ARGS=--root-dir={dir}/var/lib/kubelet --cert-dir={dir}/var/lib/kubelet/pki \
+             --eviction-hard=memory.available<1Mi --image-gc-high-threshold=100"
         );
         variables.push(own);
         let mut lines = unit.lines().rev();
