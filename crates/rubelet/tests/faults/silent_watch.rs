@@ -69,10 +69,12 @@ fn a_watch_that_a_proxy_silences_tells_its_age() {
     let agent = Agent::start_with_flags(&runtime, &["--kubeconfig", &kubeconfig.to_string_lossy()], |_| {});
     agent.write_manifest("alone", &sleeper("alone"));
 
+    // A watch may also be held for a moment while the agent starts, because the API server refuses it.
+    let silent = |age: u64| age >= 60;
     wait("the watch of pods to be noticed", 2 * SLOW, || {
-        match metric(&agent, "rubelet_watches_held", "pods") {
-            Ok(1) => Ok(()),
-            other => Err(format!("{other:?}, last event {:?} s ago", age(&agent, "pods"))),
+        match (metric(&agent, "rubelet_watches_held", "pods"), age(&agent, "pods")) {
+            (Ok(1), Ok(age)) if silent(age) => Ok(()),
+            (held, age) => Err(format!("{held:?}, last event {age:?} s ago")),
         }
     });
     // The Node changes, and its watch goes through the same proxy.
