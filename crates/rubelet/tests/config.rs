@@ -193,7 +193,7 @@ fn fields_without_effect_are_listed_once_and_only_when_they_differ() {
     .drop_in("10.conf", "hairpinMode: hairpin-veth\ntopologyManagerScope: pod\npodsPerCore: 3\n");
     assert_eq!(
         files.loaded().warnings,
-        ["configuration fields are accepted but have no effect yet: topologyManagerScope, volumePluginDir"]
+        ["configuration fields are accepted but have no effect yet: volumePluginDir, topologyManagerScope"]
     );
 }
 
