@@ -58,11 +58,6 @@ fn figures_that_are_never_read_again() {
 }
 
 #[test]
-fn figures_that_are_taken_for_newer_than_they_are() {
-    check(Mutant::StampsFiguresLate, &["evictions"]);
-}
-
-#[test]
 fn logs_that_are_forgotten() {
     check(Mutant::ForgetsLogs, &["K8"]);
 }
