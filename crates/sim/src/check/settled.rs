@@ -152,7 +152,10 @@ fn pod(world: &World, state: &NodeState, view: &PodView) -> Option<String> {
         // Another pod uses a claim that only one pod may use.
         _ if claims_of(&view.pod).any(|(_, claim)| world.storage.taken_from(uid, claim)) => None,
         _ if lacks_certificate(world, view) => Some("has no certificate that is good".into()),
-        _ if claims_of(&view.pod).any(|(_, claim)| world.storage.too_small(uid, claim)) => {
+        // A pod that is never restarted, and whose sandbox is gone, uses no volume any more.
+        _ if world.sandboxes_of(uid).any(|(_, sandbox)| sandbox.ready)
+            && claims_of(&view.pod).any(|(_, claim)| world.storage.too_small(uid, claim)) =>
+        {
             Some("its claim does not say that its volume has grown".into())
         }
         _ if shows_old_files(world, view) => Some("its volume shows an old version".into()),
